@@ -49,6 +49,9 @@ _HANDLED = "During handling of the above exception"
 # What an exception says only of others: the next one in the chain is the one that counts.
 _HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
+# The worker in which an exception was raised that Ray passes on.
+_REMOTE = re.compile(r"\bray::\S+ \(pid=\d+, ip=([\w.:]+)")
+
 # How C++ and Rust report an exception: its type on one line, its words on the next.
 _THROWN = re.compile(
     r"terminate called after throwing an instance of '(?P<type>[^']+)'|panicked at "
@@ -62,6 +65,9 @@ _NPU_CALL = re.compile(
     r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"
     r"ACL \w+ \w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
 )
+# A warning of the NPU, below which CANN prints what it is about, without a label.
+_NPU_WARNING = re.compile(r"NPU warning, error code is \d")
+_BELOW = 8  # lines
 _CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
 
 
@@ -143,6 +149,7 @@ class Events:
         self._last: Event | None = None
         self._left = 0  # lines that still belong to the last event
         self._keys: set[tuple[object, ...]] = set()
+        self._warned: tuple[Said, Line] | None = None  # of an NPU
 
     @property
     def open(self) -> bool:
@@ -159,6 +166,8 @@ class Events:
     def take(self, line: Line, match: Match | None, chosen: bool = True) -> Event | None:
         """Take a line; return the event to which it belongs, or None if it reports no error."""
         said = line_grammar.of(line.text)
+        if _NPU_WARNING.search(said.text):
+            self._warned = said, line
         if _IGNORED in said.text:
             return self._ignore(said, line)
         event = self._of_process(said)
@@ -208,6 +217,8 @@ class Events:
         if len(self.all) >= _MOST and (match is None or match.key in self._keys):
             return Event(said, [line], harmless=gravity.why_harmless(said))
         event = Event(said, [line], rank=said.rank, label=said.label)
+        if said.rank is None and _CANN_BLOCK.match(said.text) and (warned := self._below(line)):
+            event.rank, event.label = warned.rank, warned.label
         if match is not None:
             self._keys.add(match.key)
             event.matches.append(match)
@@ -230,6 +241,8 @@ class Events:
                 before.matches.append(match)
             event = before  # the announcement of this traceback
             event.lines.append(line)
+            if event.rank is None:
+                event.rank, event.label = said.rank, said.label
         else:
             self.all.append(event)
         if opened:
@@ -244,6 +257,13 @@ class Events:
         if said.process:
             self._by_process[said.process] = event
         return event
+
+    def _below(self, line: Line) -> Said | None:
+        """Return the warning of an NPU of which this line is an explanation, if there is one."""
+        if self._warned is None:
+            return None
+        said, at = self._warned
+        return said if at.file == line.file and line.number - at.number <= _BELOW else None
 
     def _continues(self, event: Event, said: Said, line: Line) -> bool:
         """Take a line that belongs to an event; return whether it does."""
@@ -275,6 +295,8 @@ class Events:
             if found:
                 event.raised.append(_raised(found, line, text, event._link))
                 event.lines.append(line)
+                if event.rank is None and (remote := _REMOTE.search(text)):
+                    event.rank = event.label = f"ip={remote[1]}"
                 event._inside, event._link = False, ""
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
@@ -293,7 +315,7 @@ class Events:
         if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
             return False
         if _explains_npu(said, event):
-            if event.rank is None:
+            if event.rank is None and _one_process(said, event.said):
                 event.rank, event.label = said.rank, said.label
             event.lines.append(line)
             return True
@@ -341,6 +363,12 @@ def _explains_npu(said: Said, event: Event) -> bool:
     """Return whether a line is of the block that CANN prints below a failed call of the NPU."""
     block = said.grammar == "torch_npu" or _CANN_BLOCK.match(said.text)
     return bool(block) and not event._inside and bool(_NPU_CALL.search(event.texts))
+
+
+def _one_process(said: Said, other: Said) -> bool:
+    """Return whether two lines may be of one process: not if each names a number of its own."""
+    numbers = {one.process.rpartition("|")[2] for one in (said, other) if one.process}
+    return len(numbers) < 2
 
 
 def _raised(found: re.Match[str], line: Line, said: str, link: str = "") -> Raised:
@@ -392,6 +420,8 @@ def label_natives(events: Sequence[Event]) -> None:
                 and (later.raised or later.said.level)
             ):
                 near = later.first.number - event.lines[-1].number <= 60
-                if near and event.said.grammar != "slurm":
+                # What the engine itself logs, with its process, is of no other one.
+                own = event.said.grammar != "vllm" or _one_process(event.said, later.said)
+                if near and own and event.said.grammar != "slurm":
                     event.rank, event.label = later.rank, later.label
                 break

@@ -151,7 +151,7 @@ _NATIVE = tuple(
         ("logfmt", rf"time=\S+ level={_LEVEL} (?:source=(?P<source>\S+) )?msg="),
         (
             "python",
-            rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +(?:[\w.-]+ \d+ )?"
+            rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +(?:[\w.-]+ (?:\d+|[|-]) )?"
             rf"\[?{_LEVEL}\b\]? *(?:[|:-]+ )?(?:(?P<source>[\w./]+:\d+)[ \]:-]+)?",
         ),
         ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),
@@ -164,7 +164,7 @@ _NATIVE = tuple(
 )
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _RANK_IN_TEXT = re.compile(
-    r"^\[Rank (\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
+    r"^\[Rank (\d+)\]|^Rank\[(\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
     r"\bwas invoked on rank (\d+)"
 )
 # A worker of an engine that another process reports as ended.

@@ -305,3 +305,70 @@ def test_nats_is_where_the_parts_of_dynamo_find_each_other(tmp_path):
         assert "nats-server" in first.help
     lost = examined(tmp_path / "own", TRACE[0], frames, "KeyError: 'model'").first
     assert lost.component == "router"  # what its own code raises is of the front door
+
+
+def test_a_traceback_names_the_rank_of_an_announcement_without_one(tmp_path):
+    found = examined(
+        tmp_path,
+        "CRITICAL 11-22 05:49:01 [core_client.py:359] Got fatal signal from worker processes.",
+        *(f"(VllmWorker rank=3 pid=93) {text}" for text in TRACE),
+        "(VllmWorker rank=3 pid=93) FluxError: the flux is gone",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", 3)
+
+
+def test_a_rank_in_the_words_of_a_named_logger_counts(tmp_path):
+    found = examined(
+        tmp_path,
+        "2026-11-22 05:49:01,218 - flux - ERROR - agent.py:489 - Rank[2] failed.",
+        *TRACE,
+        "FluxError: the flux is gone",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", 2)
+
+
+def test_what_another_process_of_the_npu_says_names_no_rank(tmp_path):
+    found = examined(
+        tmp_path,
+        "(NPURayWorkerWrapper pid=93) ERROR 11-22 05:49:01 worker_base.py:581] "
+        "RuntimeError: ACL stream synchronize failed.",
+        "[ERROR] 2026-11-22-05:49:07 (PID:4711, Device:0, RankID:-1) ERR99999 UNKNOWN exception",
+    )
+    assert "stream synchronize" in found.first.text
+    assert found.first.rank is None
+
+
+def test_a_worker_without_a_rank_takes_that_of_no_other_process(tmp_path):
+    found = examined(
+        tmp_path,
+        "(NPURayWorkerWrapper pid=93) ERROR 11-22 05:49:01 worker_base.py:581] "
+        "RuntimeError: NPU out of memory. Tried to allocate 30.00 MiB",
+        "[ERROR] 2026-11-22-05:49:07 (PID:4711, Device:0, RankID:-1) ERR99999 UNKNOWN exception",
+    )
+    assert "out of memory" in found.first.text
+    assert found.first.rank is None
+
+
+def test_what_cann_prints_below_a_warning_is_of_the_rank_that_warns(tmp_path):
+    found = examined(
+        tmp_path,
+        "[rank5]:[W1122 05:49:01.041 NPUStream.cpp:409] Warning: NPU warning, error code is "
+        "507046[Error]: ",
+        "[Error]: In the specified timeout waiting event, all tasks are not completed. ",
+        "        Rectify the fault based on the error information in the ascend log.",
+        "EE1002: 2026-11-22-05:49:01.041.231 Stream synchronize timeout.",
+    )
+    assert found.first.rank == 5
+
+
+def test_the_worker_of_which_ray_tells_is_named_where_nobody_else_is(tmp_path):
+    found = examined(
+        tmp_path,
+        "ERROR 11-22 05:49:01 [core.py:387] EngineCore hit an exception: " + TRACE[0],
+        "ERROR 11-22 05:49:01 [core.py:387] " + TRACE[1],
+        "ERROR 11-22 05:49:01 [core.py:387] ray.exceptions.RayTaskError(FluxError): "
+        "ray::RayWorkerWrapper.execute_method() (pid=93, ip=192.0.2.7, actor_id=1c)",
+        "ERROR 11-22 05:49:01 [core.py:387] " + TRACE[1],
+        "ERROR 11-22 05:49:01 [core.py:387] FluxError: the flux is gone",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", "ip=192.0.2.7")

@@ -152,6 +152,11 @@ REPORT = (LOGS / "cpu-0.32.0-a.log").read_text()
 OTHER = (LOGS / "cpu-0.32.0-b.log").read_text()
 
 
+def _without_arguments(text):
+    """A log as it is where only the engine's core was kept, without what the API server says."""
+    return "".join(line for line in text.splitlines(True) if "non-default args" not in line)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -159,6 +164,7 @@ OTHER = (LOGS / "cpu-0.32.0-b.log").read_text()
         (REPORT.replace("tiny-k2.5", "tiny-llama"), "the log is of /models/tiny-llama"),
         (REPORT + OTHER, "more than one start"),
         (REPORT + REPORT, "more than one start"),
+        (2 * _without_arguments(REPORT), "more than one start"),
         (REPORT[: REPORT.index("requested memory")], "is cut"),
         (REPORT[: REPORT.index(" tokens, Maximum")], "is cut"),
         (REPORT.replace("Initializing a V1", "Started a V1"), "version and model cannot be told"),
@@ -169,7 +175,7 @@ OTHER = (LOGS / "cpu-0.32.0-b.log").read_text()
          "are more than the engine's share has"),
         (REPORT.replace("'max_num_seqs': 8", "'max_num_seqs': 16"), "--max-num-seqs 16 there, 8"),
     ],
-    ids=range(12),
+    ids=range(13),
 )  # fmt: skip
 def test_a_log_that_does_not_fit_is_refused(text, said, tmp_path, capsys):
     path, out = tmp_path / "engine.log", tmp_path / "out.yaml"

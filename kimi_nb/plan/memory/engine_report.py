@@ -17,6 +17,7 @@ one of these and does not end so is an error rather than a gap.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,8 @@ _N = r"(-?\d{1,6}(?:\.\d{1,6})?)"
 _ENGINE = re.compile(
     r"Initializing a V[01] LLM engine \(v([0-9][^)\s]{0,60})\) with config: model='([^']{1,512})'"
 )
+# Which core of an engine says so: each has a name of its own, and begins once.
+_CORE = re.compile(r"\((EngineCore\w*) pid=\d")
 _ARGS = re.compile(r"non-default args: \{")
 # What a line begins with, and the whole of it with its figures. Sizes are in GiB (2^30 B); older
 # versions and vllm-ascend write GB for the same.
@@ -170,6 +173,7 @@ def read(lines: Iterable[str], name: str) -> Log:
     found: dict[str, list[float]] = {}
     engines: list[tuple[str, str]] = []
     settings: dict[str, float | bool | str] = {}
+    begun: Counter[str] = Counter()
     starts = count = 0
     for number, line in enumerate(lines, 1):
         if number > MOST_LINES:
@@ -185,15 +189,17 @@ def read(lines: Iterable[str], name: str) -> Log:
             )
         if match := _ENGINE.search(line):
             engines.append((match[1], match[2]))
+            begun.update(_CORE.findall(line, 0, match.start()))
         if _ARGS.search(line):
             starts += 1
             settings = _settings(line)
         count += _figures(line, f"{name}: line {number}", found)
+    starts = max([starts, *begun.values()])
     if len(set(engines)) > 1 or starts > 1:
         said = ", ".join(f"{model} by vLLM {version}" for version, model in dict.fromkeys(engines))
         raise ParameterError(
             f"{name}: the log is of more than one start of an engine ({said or starts}). Give the "
-            "log of one start; a restart begins where 'non-default args' stands again."
+            "log of one start; a restart begins where 'non-default args' or 'Initializing' stands again."
         )
     if not count:
         raise ParameterError(
