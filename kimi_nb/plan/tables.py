@@ -10,7 +10,7 @@ from kimi_nb.core import data_files
 from kimi_nb.params import fields, load, schema
 from kimi_nb.plan import checkpoints
 from kimi_nb.plan.spec import EngineSpec, Plan
-from kimi_nb.show import Table, spans
+from kimi_nb.show import Quote, Table, spans
 
 if TYPE_CHECKING:
     from kimi_nb.plan.derivation import Verdict
@@ -158,6 +158,7 @@ def recipes(rows: Sequence[dict[str, Any]], of: tuple[str, str] | None = None) -
     said = [
         {
             **row,
+            "scenario": Quote(row["scenario"]),  # as it has to be given
             "documented": "untried"
             if row["documented"] and not row["tried"]
             else row["documented"],
