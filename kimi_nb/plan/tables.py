@@ -44,9 +44,10 @@ def topology(plan: Plan) -> Table:
                 len(engines),
             )
         )
-    engines, nodes = len(plan.engines), len(plan.nodes)
+    engines_in_all, nodes = len(plan.engines), len(plan.nodes)
     return Table(
-        f"{plan.heading}: {engines} engine{'s' * (engines > 1)} on {nodes} node{'s' * (nodes > 1)}",
+        f"{plan.heading}: {engines_in_all} engine{'s' * (engines_in_all > 1)} on "
+        f"{nodes} node{'s' * (nodes > 1)}",
         (
             "node",
             "address",
@@ -153,8 +154,8 @@ def recipes(rows: Sequence[dict[str, Any]], of: tuple[str, str] | None = None) -
 
     Those ``of`` one model and hardware have these in the title, and not in each row.
     """
-    keys = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
-    keys = keys[2:] if of else keys
+    keys: tuple[str, ...] = ("layout", "variant", "scenario", "documented", "source", "title")
+    keys = keys if of else ("model", "hardware", *keys)
     said = [
         {
             **row,
