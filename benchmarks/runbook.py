@@ -24,7 +24,7 @@ from kimi_nb.core import paths
 from kimi_nb.notebook import runbook
 
 SECONDS = 30.0  # on two idle cores
-TIMES, PLANNED = 8.5, 2.8  # the CPU of as many empty notebooks
+TIMES, PLANNED = 8.5, 2.3  # the CPU of as many empty notebooks
 REPEATS = 3
 PLANNING = ("00_start", "01_prerequisites", "02_install", "03_single_node", "05_pd")
 BUSY = 10.0  # percent of the machine that other programs may take

@@ -15,6 +15,7 @@ from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.drill import answer, exercise
 from kimi_nb.drill.record import VERDICT, Drill
 from kimi_nb.drill.verdict import Verdict, judge
+from kimi_nb.i18n import translate
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service.session import Session
 
@@ -72,7 +73,7 @@ class Form:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        plain = {"text/plain": str(self)}
+        plain = {"text/plain": translate(str(self))}
         if not show.interactive():
             return plain
         return plain | widgets(self.drill)._repr_mimebundle_() | plain

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.show import Table
+from kimi_nb.show import Quote, Table
 
 if TYPE_CHECKING:
     from kimi_nb.params.fields import Layout
@@ -37,6 +37,7 @@ def recipes(rows: Sequence[dict[str, Any]], of: tuple[str, str] | None = None) -
     said = [
         {
             **row,
+            "scenario": Quote(row["scenario"]),  # as it has to be given
             "documented": "untried"
             if row["documented"] and not row["tried"]
             else row["documented"],

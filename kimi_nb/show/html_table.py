@@ -21,6 +21,8 @@ _LOUD = {"error", "fail", "failed", "regression", "warning"}
 _STATUS = {"severity", "status", "verdict", "result"}
 _SHORT, _LONG, _TOKEN = 24, 60, 40  # characters
 _EMPTY = ("", "-")
+# Chinese sentences have no blanks: what is written in other letters in them is a word by itself.
+_WORDS = re.compile(r"[^\s\u2e80-\u9fff\uff00-\uffef]+|[\u2e80-\u9fff\uff00-\uffef]+")
 # A number, its unit and how it is known: 12, 1,024, 4.8 GiB, 93 %, x2, 560 GB (estimated).
 _NUMBER = re.compile(
     r"[-+~<>≤≥x]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?(e[-+]?\d+)?( ?[%A-Za-zµ/]{1,12})?( \([a-z]+\))?"
@@ -93,7 +95,7 @@ def _cell(cell: Any, right: bool) -> str:
     elif right:
         drawn = html.escape(cell)
     else:
-        drawn = re.sub(r"\S+", lambda word: _word(word[0]), cell)
+        drawn = _WORDS.sub(lambda one: _word(one[0]), cell)
     return f"<td{_class(name)}>{drawn}</td>"
 
 

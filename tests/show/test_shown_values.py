@@ -122,3 +122,9 @@ def test_what_another_program_said_is_not_translated(monkeypatch):
     for one in (text, page):
         assert "no answer: say in one sentence what you are. [redacted]" in one and "回答" in one
     assert HOSTILE not in drawn(table) and HOSTILE in page
+
+
+def test_a_chinese_sentence_breaks_around_the_names_in_it():
+    said = "两侧使用相同的--max-model-len，在客户端检查长度"
+    text = drawn(Table("", ("what",), ((said,),)))
+    assert '两侧使用相同的<span class="whole">--max-model-len</span>，在客户端检查长度' in text

@@ -50,6 +50,11 @@ def _parsers(model: schema.Model) -> dict[str, str]:
     return thinks | {"tool-call-parser": model.parsers.tool}
 
 
+def _every_parser() -> set[str]:
+    """Return the parsers of all models, which are read only where a script names another one."""
+    return {name for model in load.names("models") for name in _parsers(load.model(model)).values()}
+
+
 @rule(
     "engine/other-parsers",
     ERROR,
@@ -63,11 +68,10 @@ def parsers_of_the_model(d: Deployment) -> Iterator[Problem]:
     tool calls arrive as plain text."""
     assert d.model is not None
     wanted = _parsers(d.model)
-    kimi = {name for model in load.names("models") for name in _parsers(load.model(model)).values()}
     for server, _ in d.profiles():
         for flag, parser in wanted.items():
             given = server.text(flag)
-            if given in kimi - {parser}:
+            if given not in (None, parser) and given in _every_parser():
                 yield Problem(
                     server.of(flag),
                     f"--{flag} {given} is not the parser of {d.model.title}",

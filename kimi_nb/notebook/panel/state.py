@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
+import functools
+from typing import TYPE_CHECKING, Self
 
 from kimi_nb import show
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.panel import choices, mistakes
 from kimi_nb.notebook.panel.mistakes import Mistake
-from kimi_nb.notebook.panel.size_search import SizeSearch
-from kimi_nb.notebook.panel.work import Work
-from kimi_nb.notebook.size_proposal import OWN, Proposed, proposed
 from kimi_nb.service.session import Session
-from kimi_nb.sizing import as_plan
-from kimi_nb.sizing.sizing_answer import Candidate
+
+if TYPE_CHECKING:
+    from kimi_nb.notebook.panel.size_search import SizeSearch
+    from kimi_nb.notebook.panel.work import Work
+    from kimi_nb.notebook.size_proposal import Proposed
+    from kimi_nb.sizing.sizing_answer import Candidate
 
 
 class State(show.Shown):
@@ -27,8 +29,20 @@ class State(show.Shown):
         self.run, self.choices = run, given
         self.notes: tuple[str, ...] = ()
         self._look()
-        self.work = Work(run)
-        self.sizes = SizeSearch(run)
+
+    @functools.cached_property
+    def work(self) -> Work:
+        """What runs in the background."""
+        from kimi_nb.notebook.panel.work import Work  # loads the doctor: only if interactive
+
+        return Work(self.run)
+
+    @functools.cached_property
+    def sizes(self) -> SizeSearch:
+        """The search for sizes."""
+        from kimi_nb.notebook.panel.size_search import SizeSearch  # start-up: only if interactive
+
+        return SizeSearch(self.run)
 
     def choose(self, **changes: str) -> Self:
         """Change choices and plan again. Raises KimiErrors, and then changes nothing."""
@@ -38,6 +52,9 @@ class State(show.Shown):
 
     def adopt(self, found: Proposed, candidate: Candidate) -> Self:
         """Choose the settings of a candidate; own choices that it does not have are left out."""
+        from kimi_nb.notebook.size_proposal import OWN, proposed  # start-up: only after a search
+        from kimi_nb.sizing import as_plan
+
         bare = dataclasses.replace(found.choice, **dict.fromkeys(OWN, ""))
         given = proposed(bare, candidate)
         left = [
@@ -60,7 +77,8 @@ class State(show.Shown):
 
     def stop(self) -> None:
         """Stop the panel's rehearsal; a deployment stays up."""
-        self.work.close()
+        if "work" in vars(self):  # a table has started nothing
+            self.work.close()
 
     def table(self) -> show.Table:
         """Return the facts that the widgets show, as a table."""
