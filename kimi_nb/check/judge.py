@@ -27,7 +27,7 @@ from kimi_nb.check.view.deployment import Batch, Deployment, Program, StoreFile
 from kimi_nb.check.view.engine_view import EngineView, Spot
 from kimi_nb.core.errors import CheckError, ParameterError, choice
 from kimi_nb.params import load, schema
-from kimi_nb.plan import build, store, store_settings
+from kimi_nb.plan import build, pod_names, store, store_settings
 from kimi_nb.plan.spec import Plan
 
 PACKAGES = ("vllm", "vllm-ascend")
@@ -145,6 +145,7 @@ def of_plan(plan: Plan) -> Deployment:
         hardware=hardware,
         devices_per_node=plan.devices_per_node,
         stores=_stores(plan),
+        services=_services(plan),
         complete=True,
         plan=plan,
     )
@@ -153,6 +154,11 @@ def of_plan(plan: Plan) -> Deployment:
 def _facts(plan: Plan) -> tuple[schema.Model | None, schema.Hardware | None, schema.Weights | None]:
     asked = plan.request
     return (asked.model, asked.hardware, asked.weights) if asked else (None, None, None)
+
+
+def _services(plan: Plan) -> frozenset[str]:
+    cluster = plan.request.site.kubernetes if plan.request else None
+    return frozenset([pod_names.door_host(cluster)] if cluster else [])
 
 
 def _stores(plan: Plan) -> tuple[StoreFile, ...]:

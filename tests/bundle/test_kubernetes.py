@@ -571,6 +571,17 @@ def test_names_meet(tmp_path):
 # What people see -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("row", FEW, ids="-".join)
+def test_pods_bring_no_errors_of_their_own(row, tmp_path):
+    """What is planned for a cluster can be deployed there as it stands, with a router or without."""
+    model, hardware, layout, variant, scenario = row
+    names = {"variant": variant, "scenario": scenario}
+    on_nodes = build.plan(model, hardware, layout, **names)
+    on_pods = build.plan(model, hardware, layout, **names, site=site_of(hardware, tmp_path))
+    known, found = ({one.rule for one in judge.plan(plan).errors} for plan in (on_nodes, on_pods))
+    assert found <= known
+
+
 def test_the_checks_of_plan_and_objects_find_the_same(tmp_path):
     plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
     folder = write(plan, tmp_path)

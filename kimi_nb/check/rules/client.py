@@ -120,7 +120,7 @@ _PYTHON = ("openai", "requests")
 def client_host(d: Deployment) -> Iterator[Problem]:
     """An engine that is bound to the node's address does not answer at 127.0.0.1."""
     for client in d.clients:
-        if client.host is None or client.port is None:
+        if client.host is None or client.port is None or client.host in d.services:
             continue
         at = {
             (server.address, server.everywhere)

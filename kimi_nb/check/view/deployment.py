@@ -205,6 +205,7 @@ class Deployment:
     ``complete`` is whether every engine of the deployment is here. ``faults`` is what the reader
     saw in the text itself, ``claims`` what a document states in prose, and ``unread`` what was not
     read and why. ``documents`` are the files whose commands may be alternatives.
+    ``services`` are the hosts of services of Kubernetes, which stand before servers and proxies.
     ``ignores`` are the comments that ignore a rule. ``paths`` maps the names of files to where they lie.
     ``read`` counts the commands that were judged, those that were not understood although they name
     vLLM, and the fill-ins; it is None for what was not read from files. ``between`` is the other listed version beside an engine whose own is not listed;
@@ -227,6 +228,7 @@ class Deployment:
     exports: tuple[Program, ...] = ()
     metrics: tuple[tuple[Spot, str], ...] = ()
     stores: tuple[StoreFile, ...] = ()
+    services: frozenset[str] = frozenset()
     faults: tuple[Fault, ...] = ()
     claims: tuple[Mapping[str, Any], ...] = ()
     model: schema.Model | None = None
