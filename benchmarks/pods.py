@@ -1,4 +1,4 @@
-"""How long the objects of a large plan take, and the rehearsal of 36 pods' engines.
+"""How long the objects of a large plan take, and the rehearsal of 36 engines in 4 pods and in 36.
 
     python benchmarks/pods.py
 
@@ -22,7 +22,7 @@ from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import rehearsal
 
-NODES = 1024
+NODES, PODS = 1024, 36
 OBJECTS, MORE = 1.5, 2.0  # s CPU; s after the first answer of scripts
 REPEATS = 3
 
@@ -55,7 +55,21 @@ def objects(judge: judging.Judge) -> None:
 
 def pods(judge: judging.Judge) -> None:
     """The first answer of pods, and that of the same plan's scripts."""
-    plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
+    with tempfile.TemporaryDirectory() as name:
+        site = load.site("h200-kubernetes").model_dump(mode="json", exclude_unset=True)
+        path = Path(name) / "site.yaml"
+        path.write_text(yaml.safe_dump(site | {"nodes": PODS}))
+        pairs = [f"groups={PODS}", "router=vllm-router"]
+        plans = [
+            build.plan("k2.5", "a3", "pd", site="a3-kubernetes"),
+            build.plan("k2.5", "h200", "single", site=str(path), pairs=pairs),
+        ]
+    for plan in plans:
+        first_answers(judge, plan)
+
+
+def first_answers(judge: judging.Judge, plan: Plan) -> None:
+    """Compare pods with scripts on a plan."""
 
     def first(make: rehearsal.Make | None) -> float:
         with tempfile.TemporaryDirectory() as name:
@@ -66,7 +80,7 @@ def pods(judge: judging.Judge) -> None:
     here, there = judging.repeated(REPEATS, lambda: first(None), lambda: first(rehearsal.of_nodes))
     later = [mine - other for mine, other in zip(here, there, strict=True)]
     judge.figure(
-        f"first answer of {len(plan.engines)} engines in pods, after that of scripts",
+        f"first answer of {len(plan.engines)} engines in {len(plan.nodes)} pods, after that of scripts",
         later,
         "s",
         most=MORE,
