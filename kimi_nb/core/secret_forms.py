@@ -55,9 +55,12 @@ _TOKENS = (
     "user|bot|csrf|xsrf|jwt|npm|pypi|slack|security|wandb"
 )
 _OWNERS = "db|user|mysql|pg|ssh|smtp|ftp|http|proxy|admin|root|login|redis|mongo"
+# Two keys of a site file name a secret of Kubernetes.
+_NO_REFERENCE = r"(?<!api_key_)(?<!image_pull_)"
 # "pwd" followed by a path (PWD=/home/me) is a folder, not a password.
 _NAME = (
-    r"(?:pass(?:word|wd|phrase|code)|pwd(?![\s\"']*+[=:][\s\"']*+[/~.])|secret|credentials?|"
+    r"(?:pass(?:word|wd|phrase|code)|pwd(?![\s\"']*+[=:][\s\"']*+[/~.])|"
+    rf"{_NO_REFERENCE}secret|credentials?|"
     rf"(?:{_KEYS})[_-]?key|(?:{_TOKENS})[_-]?token)"
 )
 _KEY = re.compile(rf"(?i)(?:^|.*[^A-Za-z0-9]){_NAME}|.*(?:password|passwd|passphrase)")
@@ -72,6 +75,8 @@ def is_secret_key(name: str) -> bool:
 
     >>> is_secret_key("api_key"), is_secret_key("api_key_env"), is_secret_key("eos_token")
     (True, False, False)
+    >>> is_secret_key("client_secret"), is_secret_key("api_key_secret")
+    (True, False)
     """
     return bool(_KEY.fullmatch(name))
 
@@ -118,7 +123,7 @@ _FORMS = (
     # A name and its value.
     _form("passw passphrase passcode", rf"pass(?:word|wd|phrase|code){_SET}{_SECRET}"),
     _form("pwd", rf"{_ALONE}pwd(?![\s\"']*+[=:][\s\"']*+[/~.]){_SET}{_SECRET}"),
-    _form("secret credential", rf"{_ALONE}(?:secret|credentials?){_SET}{_SECRET}"),
+    _form("secret credential", rf"{_ALONE}(?:{_NO_REFERENCE}secret|credentials?){_SET}{_SECRET}"),
     _form("key", rf"(?:{_behind(_KEYS, _ALONE)})key{_SET}{_SECRET}"),
     _form(
         "key", rf"(?<=[A-Z0-9]_)KEY={_QUOTE}{_NOTHING}{_MIXED}(?P<v>{_MORE}{{12,}}+)", cased=True

@@ -170,7 +170,7 @@ def of(
     seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int, notes: tuple[str, ...] = ()
 ) -> Report:
     """Return the report on what each log tells."""
-    serves = _Serves([sight for _, sight in seen])
+    serves = _Serves([sight for _, sight in seen], placed)
     ranks = [source.rank for source, _ in seen if source.rank is not None]
     order = log_summary.ordered(sight for _, sight in seen)
     guilty = log_summary.first(order, ranks)
@@ -213,8 +213,11 @@ def _told_once(found: Sequence[Match]) -> list[Match]:
 class _Serves:
     """Where each log's engine began to answer; later failures are "while serving"."""
 
-    def __init__(self, seen: Sequence[Sight]) -> None:
+    def __init__(self, seen: Sequence[Sight], placed: Placed) -> None:
         self._lines = {one.serves.file: one.serves for one in seen if one.serves}
+        answer = {one.node for one in placed.engines if one.http_port is not None}
+        # Nodes of which every engine has failed to answer, whatever those of others did.
+        self._silent = answer - {one.node for one in self._lines.values()}
 
     def when(self, match: Match) -> str:
         """Return whether a failure came before or after the engine began to answer.
@@ -232,6 +235,8 @@ class _Serves:
             later = line.number > mine.number
         elif line.rank is not None and any(one.rank is not None for one in self._lines.values()):
             later = False  # other ranks answered, this one never did
+        elif line.node in self._silent:
+            later = False
         else:
             times = [one.time for one in self._lines.values() if one.time]
             if line.time and times:

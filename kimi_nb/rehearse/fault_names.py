@@ -49,3 +49,14 @@ class FaultName(enum.StrEnum):
 def missing(checkpoint: str) -> str:
     """Return the name under which a site keeps that a node has lost this checkpoint."""
     return f"missing:{checkpoint}"
+
+
+# What only a cluster does to pods.
+ON_PODS = (
+    FaultName.POD_EVICTED,
+    FaultName.IMAGE_NOT_PULLED,
+    FaultName.PROBE_TOO_EARLY,
+    FaultName.QUOTA_EXCEEDED,
+    FaultName.NODE_DRAINED,
+    FaultName.GROUP_RESTART,
+)

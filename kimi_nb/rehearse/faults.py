@@ -18,7 +18,7 @@ from kimi_nb import show
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import EngineSpec, Plan
-from kimi_nb.rehearse import fault_names, simulated_cluster
+from kimi_nb.rehearse import cluster_table, fault_names
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.simulated_site import Fault, SimulatedSite
 
@@ -78,7 +78,7 @@ def apply(
     kind, out = FAULTS[name], dict(files)
     if name == FaultName.EMPTY_200 and engine:
         raise PlanError(f"fault {name}: {engine} cannot have it; it needs {kind.needs}.")
-    if name in simulated_cluster.FAULTS and simulated_cluster.FILE not in out:
+    if name in fault_names.ON_PODS and cluster_table.FILE not in out:
         raise PlanError(f"fault {name}: {plan.name} does not run in pods here; it needs {_PODS}.")
     target = _target(plan, kind, name, engine)
     if kind.site is not None:
@@ -347,12 +347,12 @@ def _wrong_image(plan: Plan, files: Files, target: Target) -> Files:
 
 def _early_probe(plan: Plan, files: Files, target: Target) -> Files:
     """Give the start-up probe of one pod one second and one try, as of a template for small models."""
-    table = json.loads(files[simulated_cluster.FILE])
+    table = json.loads(files[cluster_table.FILE])
     for pod in table["pods"]:
         asked = pod["spec"]["containers"][0].get("startupProbe")
         if pod["metadata"]["name"] == target.engine.node and asked:
             asked |= {"periodSeconds": 1, "failureThreshold": 1}
-    return {**files, simulated_cluster.FILE: json.dumps(table, indent=1) + "\n"}
+    return {**files, cluster_table.FILE: json.dumps(table, indent=1) + "\n"}
 
 
 def _drained(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:

@@ -22,7 +22,7 @@ from kimi_nb.check.reading.pod_expansion import PodRun
 from kimi_nb.core import shell
 from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearse import simulated_cluster
+from kimi_nb.rehearse import cluster_table
 from kimi_nb.rehearse.loopback import Block
 from kimi_nb.rehearse.simulated_site import rebound
 
@@ -43,7 +43,7 @@ def make(plan: Plan, work: Any, block: Block) -> tuple[Plan, dict[str, str]]:
         if name.rpartition("/")[2] not in ("serve.sh", "launch.sh", "run_dp_template.sh")
     }
     runs = list(pod_expansion.pods(_objects(written), _maps(written)))
-    out[simulated_cluster.FILE] = _cluster(plan, runs)
+    out[cluster_table.FILE] = _cluster(plan, runs)
     for run in runs:
         out[f"{run.name}/docker_run.sh"] = _kubelet(local, run, names, f"{work}/{run.name}")
         for name, text in run.files.items():
@@ -71,9 +71,9 @@ def _object(plan: Plan, run: PodRun) -> dict[str, Any]:
     spec["containers"] = [{**first, "env": variables}, *run.template["containers"][1:]]
     labels = {
         **cluster_labels(plan, run.owner.rpartition("-")[2]),
-        simulated_cluster.NAME: run.owner,
-        simulated_cluster.GROUP: str(run.group),
-        simulated_cluster.WORKER: str(run.worker),
+        cluster_table.NAME: run.owner,
+        cluster_table.GROUP: str(run.group),
+        cluster_table.WORKER: str(run.worker),
     }
     space = plan.request.site.kubernetes.namespace
     meta = {"name": run.name, "namespace": space, "labels": labels}

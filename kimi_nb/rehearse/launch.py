@@ -21,6 +21,7 @@ from kimi_nb.plan import job_image
 from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import Plan, url_of
 from kimi_nb.rehearse import faults
+from kimi_nb.rehearse.cluster_table import FILE
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import (
     front_door,
@@ -30,7 +31,7 @@ from kimi_nb.rehearse.host_programs import (
 )
 from kimi_nb.rehearse.host_programs.docker_run import SYSTEM
 from kimi_nb.rehearse.loopback import RehearsalError
-from kimi_nb.rehearse.simulated_cluster import FILE, SimulatedCluster
+from kimi_nb.rehearse.simulated_cluster import SimulatedCluster
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 from kimi_nb.service import http_client
 from kimi_nb.service.readiness import ROUTER, Watch

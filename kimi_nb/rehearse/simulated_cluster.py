@@ -5,7 +5,7 @@
     cluster.look()  # the start-up probes that are due
     cluster.ready(work, environment)  # the readiness probes
 
-``table`` is what `kubernetes_pods` writes as `FILE`: the pods as objects, and how many nodes there
+``table`` is what `kubernetes_pods` writes as `cluster_table.FILE`: the pods as objects, and how many nodes there
 are. What happens to a pod is in logs/POD/events.log, in the words of the controllers, the scheduler
 and kubelet and in the columns of ``kubectl get events``; there the diagnosis finds it.
 
@@ -24,25 +24,13 @@ from kimi_nb.core.marks import MARK
 from kimi_nb.core.processes import Programs
 from kimi_nb.diagnose.log_files import file_of
 from kimi_nb.plan.spec import url_of
+from kimi_nb.rehearse.cluster_table import GROUP, NAME, WORKER
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.simulated_site import SimulatedSite
 from kimi_nb.service import http_client, probe
 
-FILE = "cluster.json"
 EVENTS = "events.log"
 _PROGRAMS = {"python3": sys.executable}  # of an image, where a probe runs on this machine
-NAME = "leaderworkerset.sigs.k8s.io/name"
-GROUP = "leaderworkerset.sigs.k8s.io/group-index"
-WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
-# What only a cluster does to pods.
-FAULTS = (
-    FaultName.POD_EVICTED,
-    FaultName.IMAGE_NOT_PULLED,
-    FaultName.PROBE_TOO_EARLY,
-    FaultName.QUOTA_EXCEEDED,
-    FaultName.NODE_DRAINED,
-    FaultName.GROUP_RESTART,
-)
 _QUOTA = "accelerators"
 _WORDS_WAIT, _STOP_WAIT = 10.0, 10.0  # seconds until a container says something, until it has ended
 _PROBE_WAIT = 1.0  # seconds of a probe whose object says nothing of it

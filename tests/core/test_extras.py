@@ -182,9 +182,9 @@ def test_what_only_a_process_of_a_command_imports_is_missed_before_it_starts(wit
 
 
 def test_a_broken_base_is_told(without):
-    done = without({"pydantic"}, *KIMI, "list")
+    done = without({"pydantic"}, *KIMI, "plan", "--model", "k2.5", "--hw", "a3")
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["kimi-nb: list needs pydantic: pip install kimi_nb"]
+    assert done.stderr.splitlines() == ["kimi-nb: plan needs pydantic: pip install kimi_nb"]
 
 
 def test_the_package_says_what_its_names_need(without):

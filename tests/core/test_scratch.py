@@ -165,7 +165,7 @@ def test_nothing_is_written_through_a_link_that_lay_there(name: str, tmp_path: P
 class _Sizes:
     """An answer without candidates."""
 
-    candidates = ()
+    candidates = front = ()
 
     def as_dict(self) -> dict[str, int]:
         return {"considered": 1}

@@ -170,6 +170,16 @@ def test_a_dry_run_changes_nothing(world, tmp_path, capsys):
     assert changes(world) == []
 
 
+def test_the_names_of_secrets_come_back_with_the_plan(tmp_path):
+    """`down` reads the plan from what `up` has kept; names of secrets are none."""
+    secrets = {"api_key_secret": "key-1a2b3c", "image_pull_secret": "login-9z8y7x"}
+    plan = plan_of(site(tmp_path, api_key_env="KIMI_KEY", **secrets))
+    kept = journal.Journal.open(tmp_path / "run", plan)
+    kept.keep(plan)
+    again = journal.Journal.read(kept.folder).kept_plan()
+    assert again.request.site.kubernetes == plan.request.site.kubernetes
+
+
 def test_a_notebook_says_where_to_deploy(world):
     import kimi_nb
 

@@ -26,7 +26,7 @@ from kimi_nb.bundle.kubernetes import kubernetes_files
 from kimi_nb.core.marks import MARK
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearse import kubernetes_pods, loopback, simulated_cluster
+from kimi_nb.rehearse import cluster_table, kubernetes_pods, loopback
 from kimi_nb.rehearse.simulated_site import SimulatedSite
 
 IMAGE = "docker.io/vllm/vllm-openai:here"
@@ -69,7 +69,7 @@ def objects(plan: Plan, folder: Path) -> list[dict[str, Any]]:
     block = loopback.claim()
     block.guard.close()
     _, files = kubernetes_pods.make(plan, folder, block)
-    (pod,) = json.loads(files[simulated_cluster.FILE])["pods"]
+    (pod,) = json.loads(files[cluster_table.FILE])["pods"]
     made = yaml.safe_load(kubernetes_files.files(plan)["kubernetes/kustomization.yaml"])
     (entry,) = made["configMapGenerator"]
     data = {path.rpartition("/")[2]: kubernetes_files.files(plan)[f"kubernetes/{path}"]

@@ -49,4 +49,4 @@ def test_words_are_filled_in_once():
     assert remedies.first(["node/nothing", "node/port"]) == TOLD["node/port"]
     assert remedies.first(["node/nothing"], node="a3-0") == ""
     left = {word for text in TOLD.values() for word in re.findall(r"\{(\w+)\}", text)}
-    assert left <= {"file", "node", "err", "key", "names", "program"}
+    assert left <= {"command", "err", "file", "key", "name", "names", "node", "program"}

@@ -20,7 +20,7 @@ from kimi_nb.cli import main
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError, WriteError
 from kimi_nb.drill import answer, exercise, record, verdict
 from kimi_nb.plan import build
-from kimi_nb.rehearse import faults, rehearsal, simulated_cluster
+from kimi_nb.rehearse import fault_names, faults, rehearsal
 from kimi_nb.rehearse.fault_names import FaultName
 
 SMALL = ("--model", "k2.6", "--hw", "a3", "--layout", "pd", "--scenario", "throughput")
@@ -126,7 +126,7 @@ def test_an_engine_that_is_killed_says_nothing_and_who_started_it_sees_it_end(tm
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize(
-    "name", [name for name in faults.FAULTS if name not in simulated_cluster.FAULTS]
+    "name", [name for name in faults.FAULTS if name not in fault_names.ON_PODS]
 )
 def test_each_fault_at_two_engines(name, seed, tmp_path_factory, stored_model, nodes_file):
     said: list[str] = []
@@ -183,7 +183,7 @@ def test_a_seed_repeats_what_chance_has_chosen():
     drawn = [[*exercise._draws(plan, "", random.Random(seed))] for seed in (5, 5, 6)]
     assert drawn[0] == drawn[1] != drawn[2]
     # Of plans with a KV store, and of pods.
-    names = {*map(str, FaultName)} - {"store-master-dies", *simulated_cluster.FAULTS}
+    names = {*map(str, FaultName)} - {"store-master-dies", *fault_names.ON_PODS}
     assert {one.partition("@")[0] for one in drawn[0]} == names
     at = [*exercise._draws(plan, "device-twice", random.Random(5))]
     assert sorted(at) == [f"device-twice@{engine.name}" for engine in sorted(

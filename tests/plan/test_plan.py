@@ -676,7 +676,10 @@ def test_a_secret_is_a_name(site_file, monkeypatch):
     texts = "\n".join(scripts.files(plan).values())
     assert "sk-planted-value" not in texts
     assert 'export VLLM_API_KEY="${KIMI_KEY:?' in texts
-    assert "Bearer $KIMI_KEY" in scripts.files(plan)["client/chat.sh"]
+    assert (
+        """@<(printf 'Authorization: Bearer %s\\n' "$KIMI_KEY")"""
+        in scripts.files(plan)["client/chat.sh"]
+    )
 
 
 # Properties --------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def test_every_check_has_its_words():
     told = data_files.facts("diagnose/remedies")
     assert all(text.endswith((".", ")", "?")) for text in told.values())
     asked = {*data["checks"], *(f"answer/{cause}" for cause in data["causes"])}
-    elsewhere = ("loss/", "start/", "reach/", "node/", "look/", "slurm/", "job/")
+    elsewhere = ("loss/", "start/", "reach/", "node/", "look/", "slurm/", "kubernetes/", "job/")
     assert {name for name in told if not name.startswith(elsewhere)} == asked
     for one in registry.all_checks().values():
         assert one.help.startswith(told[one.name])

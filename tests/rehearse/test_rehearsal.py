@@ -30,7 +30,7 @@ from kimi_nb.core.marks import MARK
 from kimi_nb.diagnose import doctor, first_failure, signatures
 from kimi_nb.params import load
 from kimi_nb.plan import build
-from kimi_nb.rehearse import documented, faults, loopback, rehearsal, simulated_cluster
+from kimi_nb.rehearse import documented, fault_names, faults, loopback, rehearsal
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import path_folder, programs_by_name
 from kimi_nb.rehearse.simulated_site import SimulatedSite, rebound
@@ -237,7 +237,7 @@ def test_what_is_said_is_of_faults():
 
 
 # Those of a cluster are in test_rehearsed_pods.py.
-OF_NODES = [name for name in faults.FAULTS if name not in simulated_cluster.FAULTS]
+OF_NODES = [name for name in faults.FAULTS if name not in fault_names.ON_PODS]
 
 
 @pytest.mark.parametrize("name", OF_NODES)
