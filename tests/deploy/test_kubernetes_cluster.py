@@ -265,6 +265,7 @@ def test_what_is_wrong_is_told_before_anything_is_changed(
     assert changes(world) == []
 
 
+@pytest.mark.long
 def test_what_may_not_be_looked_at_is_a_warning(world, tmp_path):
     world.denied |= {("list", "nodes"), ("get", "storageclasses"), ("get", "secrets")}
     plan = plan_of(site(tmp_path, image_pull_secret="login"))
@@ -273,6 +274,7 @@ def test_what_may_not_be_looked_at_is_a_warning(world, tmp_path):
     assert len(warnings) == 3 and all("not looked at" in one for one in warnings)
 
 
+@pytest.mark.long
 def test_nodes_that_come_later_are_waited_for(world, tmp_path):
     taint = {"key": "maintenance", "effect": "NoSchedule"}
     for name in ("n0", "n1"):
@@ -301,6 +303,7 @@ def test_an_object_of_somebody_else_is_not_taken_over(world, tmp_path):
     assert changes(world) == []
 
 
+@pytest.mark.long
 def test_a_field_of_another_manager_is_a_conflict(world, tmp_path):
     made = target(tmp_path)
     to(made, "start")
@@ -322,6 +325,7 @@ def test_one_run_has_the_name(world, tmp_path):
     assert world.names("configmaps") == ["kimi-run"]
 
 
+@pytest.mark.long
 def test_a_claim_without_words_is_somebody_elses(world, tmp_path):
     world.add("v1", "configmaps", {"metadata": {"name": "kimi-run"}}, "kimi")
     (found,) = failed(target(tmp_path), "claim")
@@ -343,6 +347,7 @@ def _deployment():
     return {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}}}
 
 
+@pytest.mark.long
 def test_pods_that_stay_are_named_and_the_name_is_kept(world, tmp_path, monkeypatch):
     made = target(tmp_path)
     to(made, "pods")
@@ -364,6 +369,7 @@ def test_down_without_a_cluster_is_a_failure(world, tmp_path, monkeypatch):
     assert world.names("configmaps")
 
 
+@pytest.mark.long
 def test_down_where_the_definition_of_the_sets_is_gone(world, tmp_path):
     made = target(tmp_path)
     to(made, "start")
@@ -384,6 +390,7 @@ def test_weights_without_a_claim_are_named(world, tmp_path):
     assert world.names("leaderworkersets") == []
 
 
+@pytest.mark.long
 def test_weights_are_downloaded_when_asked(world, tmp_path):
     del world.objects["v1", "persistentvolumeclaims", "kimi", "kimi-weights"]
     made = target(tmp_path, download=True)
@@ -400,6 +407,7 @@ def test_weights_are_downloaded_when_asked(world, tmp_path):
     assert to(target(tmp_path), "weights") == [] and len(changes(world)) == before
 
 
+@pytest.mark.long
 def test_a_download_that_fails_is_told_with_its_log(world, tmp_path):
     made = target(tmp_path, download=True)
 
@@ -454,11 +462,18 @@ def test_a_download_that_fails_is_told_with_its_log(world, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) and "-" in value else "",
 )
-def test_a_pod_that_cannot_run_is_named(status, kind, said, world, tmp_path):
+def test_a_pod_that_cannot_run_is_told(status, kind, said):
+    (pod,) = pod_states.pods({"items": [{"metadata": {"name": "kimi-decode-0"}, "status": status}]})
+    found = pod_states.fault(pod)
+    assert (found.kind, found.node) == (kind, "kimi-decode-0")
+    assert said in found.cause and "\x1b" not in str(found) and found.help
+
+
+def test_a_pod_that_cannot_run_ends_the_start(world, tmp_path):
+    status = kube_api.waiting("ImagePullBackOff", "Back-off pulling image quay.io/x")
     world.pod_of = lambda name: status if name == "kimi-decode-0" else kube_api.running()
     (found,) = failed(target(tmp_path), "pods")
-    assert (found.kind, found.node) == (kind, "kimi-decode-0")
-    assert said in found.cause
+    assert (found.kind, found.node) == ("image-not-pulled", "kimi-decode-0")
 
 
 def test_the_log_of_a_pod_that_ended_tells_more(world, tmp_path):
@@ -482,6 +497,7 @@ def test_a_pod_without_a_node_has_its_time(world, tmp_path):
     assert len(found) == len(plan_of().nodes) + 1, "the router's pod, too"
 
 
+@pytest.mark.long
 def test_a_quota_is_named(world, tmp_path, monkeypatch):
     message = 'pods "kimi-decode-0" is forbidden: exceeded quota: npus, requested: 16, limited: 8'
     event = {
@@ -503,6 +519,7 @@ def test_a_quota_is_named(world, tmp_path, monkeypatch):
     assert found.kind == "quota" and "exceeded quota" in found.evidence
 
 
+@pytest.mark.long
 def test_sets_that_nobody_controls_are_named(world, tmp_path, monkeypatch):
     monkeypatch.setattr(type(world), "reconcile", lambda self: None)
     (found,) = failed(target(tmp_path, patience=0.2), "pods")
@@ -542,6 +559,7 @@ def test_an_engine_that_ends_has_its_exit_code(world, tmp_path):
     assert states["kimi-decode-0"].state == "ready"
 
 
+@pytest.mark.long
 def test_a_forward_that_cannot_start_is_named(world, tmp_path):
     made = target(tmp_path)
     to(made, "pods")
@@ -668,6 +686,7 @@ def test_logs_are_read_once_and_in_order(world, tmp_path):
     assert path.read_text().count("one") == 1
 
 
+@pytest.mark.long
 def test_the_log_of_a_replaced_pod_is_kept(world, tmp_path):
     made = target(tmp_path)
     to(made, "pods")
@@ -680,6 +699,7 @@ def test_the_log_of_a_replaced_pod_is_kept(world, tmp_path):
     assert (folder / "engines.1.before").read_text() == "the first\n"
 
 
+@pytest.mark.long
 def test_a_silent_pod_does_not_bring_the_others_again(world, tmp_path):
     made = target(tmp_path)
     to(made, "pods")
