@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -15,8 +16,9 @@ def test_a_file_of_its_bound_is_read_whole_and_a_larger_one_not_at_all(tmp_path)
     path = tmp_path / "a"
     path.write_bytes(b"12345678")
     assert bounded_files.read(path, 8) == b"12345678"
-    with pytest.raises(OSError, match="larger than 0 MB"):
+    with pytest.raises(OSError, match="larger than 0 MB") as caught:
         bounded_files.read(path, 7)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
     with path.open("wb") as sparse:
         sparse.truncate(1 << 40)
     with pytest.raises(OSError, match="larger than 1 MB"):
@@ -26,8 +28,9 @@ def test_a_file_of_its_bound_is_read_whole_and_a_larger_one_not_at_all(tmp_path)
 def test_what_is_no_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(OSError, match="not a regular file"):
+        with pytest.raises(OSError, match="not a regular file") as caught:
             bounded_files.read(path, 8)
+        assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(path))
     with pytest.raises(IsADirectoryError):
         bounded_files.read(tmp_path, 8)
     with pytest.raises(FileNotFoundError):
