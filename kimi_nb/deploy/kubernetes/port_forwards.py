@@ -2,11 +2,12 @@
 
 Example::
 
-    with Forwards(kubectl, folder / "forwards", "run-1") as forwards:
-        address = forwards.to("pod/kimi-decode-0", [8000, 8001])  # "127.101.0.1"
+    forwards = Forwards(kubectl, folder / "forwards", "run-1")
+    address = forwards.to("pod/kimi-decode-0", [8000, 8001])  # "127.101.0.1"
+    forwards.close()
 
 Each pod has a loopback address of its own, so that its ports stay those of the plan. The forwards end
-with this process.
+with this process at the latest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from kimi_nb.core.processes import Programs
 from kimi_nb.deploy.kubernetes import cluster_looks
@@ -94,14 +94,3 @@ class Forwards:
         if self._programs is not None:
             self._programs.close()
             self._programs = None
-
-    def __enter__(self) -> Forwards:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
