@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options
-from kimi_nb.core import bounded_files, scratch
+from kimi_nb.core import scratch
 from kimi_nb.core.errors import ParameterError, WriteError, short
 from kimi_nb.show import plain_json, say
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from kimi_nb.sizing.factors import Factors
     from kimi_nb.sizing.request_load import Workload
     from kimi_nb.sizing.sizing_answer import Answer
-
-_LARGEST_TRACE = 256 << 20  # bytes; its requests take some six times as many of memory
 
 
 def add(commands: options.Commands) -> None:
@@ -130,9 +128,7 @@ def _nodes(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace) -> Workload:
-    from dataclasses import replace
-
-    from kimi_nb.sizing import request_load
+    from kimi_nb.sizing import workload_options
 
     rate = args.rate or 0.0
     if args.rate is not None and not 0 < args.rate < 1e6:
@@ -141,32 +137,14 @@ def _load(args: argparse.Namespace) -> Workload:
         raise ParameterError(
             f"--prefix-hit: a share of 0 to less than 1 is wanted, found {args.prefix_hit}."
         )
-    asked = [name for name in ("trace", "lengths") if getattr(args, name)]
-    if not asked:
-        if args.input is None or args.output is None:
-            raise ParameterError(
-                "size: --input and --output are wanted, or --lengths, or --trace FILE."
-            )
-        return request_load.fixed(args.input, args.output, rate=rate, hit=args.prefix_hit)
-    if len(asked) > 1 or args.input is not None or args.output is not None:
-        raise ParameterError(
-            f"--{asked[0]} has its own lengths: leave --input, --output and the other one out."
-        )
-    found = request_load.lengths(args.lengths) if args.lengths else _trace(args.trace)
-    found = found.at(rate) if rate else found
-    return replace(found, hit=args.prefix_hit or found.hit)
-
-
-def _trace(given: str) -> Workload:
-    """Return the load of the trace in a file."""
-    from kimi_nb.params import load
-    from kimi_nb.sizing import request_load
-
-    path = load.user_path(given, "--trace")
-    try:
-        return request_load.trace(bounded_files.lines(path, _LARGEST_TRACE), path.name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"--trace {path}: cannot be read: {short(error, 120)}.") from None
+    return workload_options.of(
+        args.input,
+        args.output,
+        lengths=args.lengths,
+        trace=args.trace,
+        rate=rate,
+        hit=args.prefix_hit,
+    )
 
 
 def _write(told: Answer, given: str) -> None:

@@ -671,7 +671,8 @@ class Run:
     ) -> Proposed:
         """Search the sizes that keep bounds of latency; `size_proposal.propose` has the workload.
 
-        It is input_len, output_len, ttft_ms, tpot_ms and nodes. Raises ParameterError.
+        It is input_len and output_len, or lengths, or trace; ttft_ms, tpot_ms and nodes. Raises
+        ParameterError.
         """
         from kimi_nb.notebook import size_proposal
 

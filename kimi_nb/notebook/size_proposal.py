@@ -21,7 +21,7 @@ from kimi_nb.notebook.pictures import nothing, size_front
 from kimi_nb.params import load
 from kimi_nb.service.session import Session
 from kimi_nb.show.picture import Picture
-from kimi_nb.sizing import as_plan, factors, request_load, search
+from kimi_nb.sizing import as_plan, factors, search, workload_options
 from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.points import Bounds
 from kimi_nb.sizing.sizing_answer import Answer, Candidate
@@ -147,20 +147,25 @@ def propose(
     given: Choice,
     calibrated: Calibrated | None = None,
     *,
-    input_len: int,
-    output_len: int,
+    input_len: int | None = None,
+    output_len: int | None = None,
+    lengths: str = "",
+    trace: str = "",
     ttft_ms: float = 0,
     tpot_ms: float = 0,
     nodes: int = 0,
 ) -> Proposed:
     """Search the sizes that keep bounds of mean latencies (ms; 0: none), and record the best.
 
+    The workload is ``input_len`` and ``output_len``, or a distribution of ``lengths`` such as
+    "1000:200:0.9,60000:800:0.1", or the file of a ``trace``, as ``kimi-nb size`` takes them.
     With ``nodes`` it is every layout on so many nodes, else the choice's layout on its own nodes.
 
     Raises:
-        ParameterError: If a length, a bound or a number of nodes is not allowed.
+        ParameterError: If a length, a trace, a bound or a number of nodes is not allowed, or if
+            not exactly one workload is given.
     """
-    load_of = request_load.fixed(input_len, output_len)
+    load_of = workload_options.of(input_len, output_len, lengths=lengths, trace=trace)
     bounds = Bounds(*(_bound(name, one) for name, one in (("ttft", ttft_ms), ("tpot", tpot_ms))))
     most = 0 if session.action == "deploy" else _REHEARSED
     try:

@@ -112,7 +112,7 @@ def fixed(input_len: int, output_len: int, *, rate: float = 0.0, hit: float = 0.
         ParameterError: If a length is not a whole number of 1 or more.
     """
     for name, value in (("--input", input_len), ("--output", output_len)):
-        if not 1 <= value <= _LONGEST:
+        if type(value) is not int or not 1 <= value <= _LONGEST:
             found = short(value, 40)
             raise ParameterError(f"{name}: 1 to {_LONGEST} tokens are wanted, found {found}.")
     return Workload(input_len, output_len, input_len + output_len, rate, hit)
@@ -132,26 +132,35 @@ def distribution(weights: Mapping[tuple[int, int], float], *, rate: float = 0.0)
     return replace(_mean(list(mix), rate), mix=mix)
 
 
-def lengths(text: str) -> Workload:
+def lengths(text: str, name: str = "--lengths") -> Workload:
     """Return the load of a distribution such as "1000:200:0.9,60000:800:0.1".
 
     Raises:
-        ParameterError: If it is none; the part that is wrong is named.
+        ParameterError: With ``name``, if it is none; the part that is wrong is named.
     """
     weights: dict[tuple[int, int], float] = {}
-    parts = text.split(",", _MIXED)
+    parts = text.split(",", _MIXED) if isinstance(text, str) else [text]
     if len(parts) > _MIXED:
-        raise ParameterError(f"--lengths: at most {_MIXED} lengths are wanted; give a --trace.")
+        raise ParameterError(
+            f"{name}: at most {_MIXED} lengths are wanted; of more, kimi-nb size takes a --trace."
+        )
     for part in parts:
-        found = re.fullmatch(r" *(\d{1,9}):(\d{1,9}):(\d{1,9}(?:\.\d{1,9})?) *", part)
-        if not found or not float(found[3]):
+        *sizes, weight = _weighted(part)
+        if not all(1 <= one <= _LONGEST for one in sizes) or not weight:
             raise ParameterError(
-                "--lengths: IN:OUT:WEIGHT is wanted, tokens and a weight above 0, such as "
-                f"1000:200:0.9,60000:800:0.1; found {short(part, 40)!r}."
+                f"{name}: IN:OUT:WEIGHT is wanted, 1 to {_LONGEST} tokens and a weight above 0, "
+                f"such as 1000:200:0.9,60000:800:0.1; found {short(part, 40)!r}."
             )
-        sizes = (int(found[1]), int(found[2]))
-        weights[sizes] = weights.get(sizes, 0.0) + float(found[3])
+        key = (int(sizes[0]), int(sizes[1]))
+        weights[key] = weights.get(key, 0.0) + weight
     return distribution(weights)
+
+
+def _weighted(part: Any) -> tuple[float, float, float]:
+    """Return tokens in, tokens out and the weight of a part; zeros where it has another form."""
+    number = r"\d{1,9}(?:\.\d{1,9})?"
+    found = re.fullmatch(rf" *(\d{{1,9}}):(\d{{1,9}}):({number}) *", str(part), re.ASCII)
+    return (int(found[1]), int(found[2]), float(found[3])) if found else (0, 0, 0.0)
 
 
 def _mean(items: list[tuple[Request, float]], rate: float) -> Workload:

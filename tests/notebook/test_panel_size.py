@@ -11,7 +11,15 @@ from kimi_nb.notebook import size_proposal
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.panel import pages, size_request, widgets
 
-ASKED = {"input": "4000", "output": "500", "ttft": "2s", "tpot": "50ms", "nodes": ""}
+ASKED = {
+    "input": "4000",
+    "output": "500",
+    "lengths": "",
+    "ttft": "2s",
+    "tpot": "50ms",
+    "nodes": "",
+}
+MIX = "1000:200:0.9,60000:800:0.1"
 PD = Choice("k2.5", "a3", "pd")
 
 
@@ -27,6 +35,13 @@ PD = Choice("k2.5", "a3", "pd")
         ({"nodes": "0"}, "nodes", "a whole number of 1 to 4096"),
         ({"nodes": "4097"}, "nodes", "a whole number of 1 to 4096"),
         ({"input": "300000"}, "input", "the context of Kimi-K2.5 is 262144: write 38356 less"),
+        ({"lengths": "1000:200"}, "lengths", "lengths of requests: IN:OUT:WEIGHT is wanted"),
+        ({"lengths": "1000:200:0"}, "lengths", "found '1000:200:0'"),
+        ({"lengths": "0:200:1"}, "lengths", "lengths of requests: IN:OUT:WEIGHT is wanted"),
+        ({"lengths": "200000000:2:1"}, "lengths", "1 to 100000000 tokens"),
+        ({"lengths": "\u0663:2:1"}, "lengths", "lengths of requests: IN:OUT:WEIGHT is wanted"),
+        ({"lengths": "1:1:1," * 2000}, "lengths", "lengths of requests: at most 1000"),
+        ({"lengths": "9:9:9,300000:500:1"}, "lengths", "262144: write 38356 less"),
     ],
 )
 def test_a_mistake_says_what_to_write(change, field, says):
@@ -45,9 +60,18 @@ def test_what_is_asked():
     asked = size_request.read(ASKED | {"ttft": "", "tpot": " 20 ms "}, PD, 4)
     assert (asked.input_len, asked.output_len, asked.ttft_ms, asked.tpot_ms) == (4000, 500, 0, 20)
     assert asked.nodes == 4 and asked.ready
+    assert asked.workload == {"input_len": 4000, "output_len": 500}
     assert size_request.read(ASKED | {"nodes": "2"}, PD, 4).nodes == 2
     without = size_request.read(ASKED, PD, 0)
     assert not without.mistakes and not without.ready, "no plan to take the nodes of"
+
+
+@pytest.mark.parametrize("other", [{}, {"input": "", "output": "many"}, {"input": "300000"}])
+def test_lengths_are_asked_in_place_of_input_and_output(other):
+    asked = size_request.read(ASKED | other | {"lengths": f" {MIX} "}, PD, 4)
+    assert asked.workload == {"lengths": MIX} and asked.ready and not asked.mistakes
+    blank = size_request.read(ASKED | {"lengths": "  "}, PD, 4)
+    assert blank.workload == {"input_len": 4000, "output_len": 500}
 
 
 @pytest.fixture
@@ -120,6 +144,28 @@ def test_a_mistake_is_red_by_its_field_and_told_on_every_tab(panel):
     assert 'role="alert"' not in made._note.value and not made.sizes.buttons["Search"].disabled
 
 
+def test_a_distribution_is_searched_in_place_of_input_and_output(panel):
+    made = widgets.Widgets(panel)
+    fields = made.sizes.fields
+    fields["lengths"].control.value = MIX
+    assert fields["input"].control.disabled and fields["output"].control.disabled
+    _searched(made, panel)
+    assert panel.sizes.found.answer.load.longest == 60800
+    fields["lengths"].control.value = ""
+    assert not fields["input"].control.disabled and not fields["output"].control.disabled
+
+
+def test_a_mistake_in_lengths_is_red_by_their_field_alone(panel):
+    made = widgets.Widgets(panel)
+    made.open(pages.SIZE)
+    made.sizes.fields["lengths"].control.value = "1000:200"
+    field = made.sizes.fields["lengths"]
+    assert "kimi-wrong" in field.box._dom_classes and "IN:OUT:WEIGHT" in field.mistake.value
+    assert [*made.sizes.mistakes] == ["lengths"] and made.sizes.buttons["Search"].disabled
+    made.open("Topology")
+    assert "Size: lengths of requests: IN:OUT:WEIGHT" in made._note.value
+
+
 def test_a_model_with_a_shorter_context_makes_it_a_mistake(panel):
     made = widgets.Widgets(panel)
     made.sizes.fields["input"].control.value = "200000"
@@ -166,6 +212,10 @@ def test_the_tab_speaks_chinese(panel):
         assert made._tabs.titles[at] == "规模"
         assert made.sizes.buttons["Search"].description == "搜索"
         assert made.sizes.fields["input"].control.description == "输入 token 数"
+        assert made.sizes.fields["lengths"].control.description == "长度分布"
+        made.sizes.fields["lengths"].control.value = "1000:200"
+        assert "请求的长度：需要 IN:OUT:WEIGHT" in made.sizes.fields["lengths"].mistake.value
+        made.sizes.fields["lengths"].control.value = ""
         assert "每个候选" in made.sizes._result.value
         made.sizes.fields["tpot"].control.value = "50"
         assert "需要" in made.sizes.fields["tpot"].mistake.value

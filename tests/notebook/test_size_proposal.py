@@ -16,8 +16,10 @@ from kimi_nb.prove.bench import identity
 from kimi_nb.prove.bench.measurement_files import FIGURES
 from kimi_nb.prove.bench.workload import Load
 from kimi_nb.prove.tune import design
+from kimi_nb.sizing import request_load
 
 SIZES = {"input_len": 1000, "output_len": 200}
+MIX = "1000:200:0.9,60000:800:0.1"
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,56 @@ def test_nodes_search_every_layout(run):
     asked = {"input_len": 16000, "output_len": 1000, "ttft_ms": 2000, "tpot_ms": 50}
     found = run.size(run.choose("single"), **asked, nodes=2)
     assert {one.point.base.layout for one in found.answer.candidates} - {"single"}
+
+
+def test_a_distribution_is_sized_as_on_the_command_line(run):
+    found = run.size(run.choose("single"), lengths=MIX, tpot_ms=50).answer
+    assert found.load == request_load.lengths(MIX)
+    assert found.candidates and found.load.longest == 60800
+    assert "6900 tokens in, 260 out" in str(found)
+
+
+def test_a_trace_is_sized_for_its_own_arrivals(run, tmp_path):
+    line = '{"timestamp": %d, "input_length": 1000, "output_length": 200}'
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(line % at for at in range(0, 5000, 500)))
+    found = run.size(run.choose("single"), trace=str(path), tpot_ms=50).answer
+    assert (found.load.rate, len(found.load.requests)) == (2.0, 10)
+    assert found.candidates and all(one.point.rate >= 2 for one in found.candidates)
+
+
+def test_a_line_of_a_trace_that_is_wrong_is_named(run, tmp_path):
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"input_length": 1000, "output_length": 200}\n{"input_length": 1000}\n')
+    with pytest.raises(ParameterError, match=r"requests\.jsonl, line 2: output_length"):
+        run.size(run.choose("single"), trace=str(path))
+
+
+@pytest.mark.parametrize(
+    "workload, says",
+    [
+        ({}, "--input and --output are wanted, or --lengths, or --trace"),
+        ({"input_len": 1000}, "--input and --output are wanted"),
+        (SIZES | {"lengths": MIX}, "--lengths has its own lengths"),
+        ({"lengths": MIX, "trace": "requests.jsonl"}, "has its own lengths"),
+        ({"output_len": 10, "trace": "requests.jsonl"}, "--trace has its own lengths"),
+        ({"lengths": "1000:200"}, "--lengths: IN:OUT:WEIGHT is wanted"),
+        ({"lengths": "1000:200:0"}, "--lengths: IN:OUT:WEIGHT is wanted"),
+        ({"lengths": "0:200:1"}, "--lengths: IN:OUT:WEIGHT is wanted"),
+        ({"lengths": ["1000:200:1"]}, "--lengths: IN:OUT:WEIGHT is wanted"),
+        ({"lengths": "500000:200:1"}, "Shorten"),
+        ({"trace": "/nowhere.jsonl"}, "--trace /nowhere.jsonl: cannot be read"),
+        ({"trace": "/"}, "--trace /: cannot be read"),
+        ({"trace": 5}, "--trace: the path of a file is wanted, found 5"),
+        ({"trace": "a; rm -r b"}, "--trace"),
+        ({"input_len": "many", "output_len": 5}, "--input: 1 to .* tokens are wanted"),
+        ({"input_len": 1000.5, "output_len": 5}, "--input: 1 to .* tokens are wanted"),
+    ],
+)
+def test_a_mistake_in_a_workload_is_one_sentence(run, workload, says):
+    with pytest.raises(ParameterError, match=says) as told:
+        run.size(run.choose("single"), **workload)
+    assert len(str(told.value).splitlines()) == 1
 
 
 def test_hardware_without_figures_says_which_and_the_choice_stays(tmp_path):

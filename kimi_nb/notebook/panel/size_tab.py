@@ -15,10 +15,12 @@ from kimi_nb.notebook.panel.state import State
 FIELDS = {
     "input": ("Input tokens", "tokens of a prompt, such as 16000", "4000"),
     "output": ("Output tokens", "tokens of an answer, such as 1000", "1000"),
+    "lengths": ("Lengths", "in place of both: 1000:200:9,60000:800:1", ""),
     "ttft": ("Mean TTFT", "such as 2s; empty: no bound", "2s"),
     "tpot": ("Mean TPOT", "such as 50ms; empty: no bound", "50ms"),
     "nodes": ("Nodes", "such as 4; empty: those of the plan", ""),
 }
+_WIDTHS = {"lengths": "wide"}
 _BUTTONS = {
     "Search": "Search the layouts, sizes and limits that keep these latencies",
     "Apply": "Put the settings of this candidate into the choices above",
@@ -41,7 +43,7 @@ class SizeTab:
     ) -> None:
         self._panel, self._alone, self._told, self._loaded = panel, alone, told, loaded
         self.fields = {
-            name: field_widgets.text(label, hint, lambda _: self._asked())
+            name: field_widgets.text(label, hint, lambda _: self._asked(), _WIDTHS.get(name, ""))
             for name, (label, hint, _) in FIELDS.items()
         }
         for name, (_, _, value) in FIELDS.items():
@@ -100,6 +102,8 @@ class SizeTab:
         self.asked = self._read()
         for name, field in self.fields.items():
             field.refuse(self.asked.mistakes.get(name, ""))
+        for name in ("input", "output"):
+            self.fields[name].control.disabled = bool(self.asked.lengths)
         self._draw()
 
     def _read(self) -> SizeRequest:
