@@ -69,7 +69,7 @@ def built(tmp_path_factory):
         check=True,
     )
     for name in (
-        *("docs", "reference", "notebooks/zh"),
+        *("docs", "reference"),
         *("README.zh-CN.md", "CHANGELOG.md", "SECURITY.md"),
     ):
         path = source / name
