@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.core import yaml_cache
-from kimi_nb.core.errors import ParameterError
+from kimi_nb.core.errors import ParameterError, short
 from kimi_nb.core.paths import DATA
 
 _LARGEST = 4 << 20
@@ -38,7 +38,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         text = raw.decode("utf-8")
     except FileNotFoundError:
         raise ParameterError(
-            f"{path}: no such file. Write it, or name one that exists "
+            f"{short(str(path), 300)}: no such file. Write it, or name one that exists "
             "(kimi-nb list shows what ships with the project)."
         ) from None
     except UnicodeDecodeError:

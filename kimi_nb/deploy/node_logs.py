@@ -25,6 +25,7 @@ from kimi_nb.service import readiness
 LOST = 255  # the exit code of ssh for an unreachable node
 _PIECES = 4096  # polls for one reading, at the most
 _BACK = 4096  # bytes before a piece that are searched for secrets again
+_AGAIN = 100  # copies of one log that are set aside
 _LOST = 5  # polls without an answer after which a node counts as lost
 
 
@@ -80,7 +81,8 @@ class NodeLogs(Logs):
         """Set the copies of earlier logs aside, because these nodes have been started anew."""
         for node in nodes:
             for path in (self._target.log_folder / node).glob("*.log"):
-                _set_aside(path)
+                if not _set_aside(path):
+                    path.unlink()
 
     def read(self, now: bool = False) -> None:
         """Read what is new, unless the previous poll was less than ``every`` seconds ago.
@@ -124,8 +126,9 @@ class NodeLogs(Logs):
             if not path.exists() and len(list(path.parent.glob("*.log"))) >= node_facts.LOGS:
                 raise ValueError(f"more than {node_facts.LOGS} logs")
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists() and piece.begin < path.stat().st_size:
-                _set_aside(path)
+            anew = path.exists() and piece.begin < path.stat().st_size
+            if anew and not _set_aside(path):
+                raise ValueError(f"it has begun anew more than {_AGAIN} times")
             with path.open("ab") as file:
                 file.write(piece.data)
             # The previous piece may have ended within a secret. The file keeps its length.
@@ -155,8 +158,10 @@ class NodeLogs(Logs):
         )
 
 
-def _set_aside(path: Path) -> None:
-    at = 1
-    while (kept := path.with_name(f"{path.stem}.{at}.before")).exists():
-        at += 1
-    path.rename(kept)
+def _set_aside(path: Path) -> bool:
+    """Keep the copy of an earlier log; return whether there was room for one more."""
+    names = (path.with_name(f"{path.stem}.{at}.before") for at in range(1, _AGAIN + 1))
+    kept = next((name for name in names if not name.exists()), None)
+    if kept is not None:
+        path.rename(kept)
+    return kept is not None

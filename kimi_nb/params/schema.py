@@ -218,7 +218,7 @@ class Check(Table):
     def _the_pattern_can_be_asked(self) -> Self:
         try:
             groups = re.compile(self.pattern).groups
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"pattern: no regular expression: {error}") from None
         if self.least is not None and groups != 1:
             raise ValueError(

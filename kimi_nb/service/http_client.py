@@ -30,7 +30,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import socks
 
-from kimi_nb.core.errors import ParameterError
+from kimi_nb.core.errors import ParameterError, short
 from kimi_nb.service import reply_mark
 
 HEAD = 64 << 10  # bytes of the status line and the headers
@@ -38,6 +38,7 @@ SIZE = 64 << 20  # bytes of a body: some 200,000 streamed tokens
 CONNECT = 30.0  # seconds
 IDLE = 120.0  # seconds: an engine under load pauses a stream for seconds, not for minutes
 _PIECE = 64 << 10
+_SAID = 400  # characters of what is wrong
 _FRAMES = 4  # a chunk of one byte takes six on the wire; an event of a stream takes more
 SLOW = 100  # bytes a second: what comes slower drips, as no engine does
 _LONGEST_HOST = 253  # characters, as DNS has it
@@ -402,7 +403,7 @@ def _asked(
     except (http.client.HTTPException, OSError, ValueError) as error:
         wrong = _named(error, wire)
     if wrong is not None:
-        reply = replace(reply, error=wrong.words, fault=wrong.fault)
+        reply = replace(reply, error=short(wrong.words, _SAID), fault=wrong.fault)
     return replace(reply, seconds=time.monotonic() - begun)
 
 

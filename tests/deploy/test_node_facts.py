@@ -94,6 +94,15 @@ def test_a_node_cannot_fill_the_folder_with_names(tmp_path):
     assert "more than" in made.strange[NODE]
 
 
+def test_a_log_that_begins_anew_without_end_is_named(tmp_path):
+    again = [("log", f"rank_1.log 0 {HI}")] * 300
+    made = logs(tmp_path, *again)
+    (tmp_path / "logs").mkdir()
+    made._read(("tails",))
+    assert 50 < len(list((tmp_path / "logs").rglob("*.before"))) < 200
+    assert "begun anew" in made.strange[NODE]
+
+
 def test_a_piece_has_a_bound():
     whole = base64.b64encode(b"x" * node_facts.PIECE).decode()
     assert len(node_facts.log(f"a.log 0 {whole}").data) == node_facts.PIECE

@@ -82,6 +82,7 @@ def test_a_site_s_paths_may_begin_with_the_project(tmp_path):
         ("pattern: '(a)(b)', least: 5", "least: a pattern with one group is wanted"),
         ("pattern: '(', least: 5", "pattern: no regular expression"),
         ("pattern: '['", "pattern: no regular expression"),
+        ("pattern: 'a{99999999999999999999}'", "pattern: no regular expression"),
         ("pattern: '(a)', least: 0", "mine.least: found 0: a whole number from 1 on is wanted"),
         ("pattern: '(a)', least: newest", "found 'newest': a whole number from 1 on is wanted"),
     ],

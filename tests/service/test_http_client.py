@@ -95,6 +95,15 @@ def test_the_figures_of_a_flood():
         assert reply.error == "floods: it announces 6,500,000,000 bytes, at most 1,048,576 are read"
 
 
+def test_a_length_of_hundreds_of_digits_is_told_in_a_line():
+    def manner(connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 3000 + b"\r\n\r\n")
+
+    with HostileServer(manner) as server:
+        reply = http_client.send("GET", server.url, QUICK)
+    assert reply.fault and len(reply.error) < 500
+
+
 @pytest.mark.parametrize(("manner", "fault", "words"), BROKEN, ids=name)
 def test_what_is_broken_is_named(manner, fault, words):
     with HostileServer(manner) as server:

@@ -183,13 +183,9 @@ class BenchResult(show.Shown):
                 one["kimi_nb"]["identity"]["repetition"],
                 *(_short(one["kimi_nb"]["metrics"].get(name)) for name in names),
                 "; ".join(
-                    filter(
-                        None,
-                        (
-                            one["kimi_nb"]["metrics"].get(why)
-                            for why in ("why_not", "utilisation_why_not")
-                        ),
-                    )
+                    str(one["kimi_nb"]["metrics"][why])
+                    for why in ("why_not", "utilisation_why_not")
+                    if one["kimi_nb"]["metrics"].get(why)
                 ),
             )
             for one in self.measurements

@@ -17,8 +17,8 @@ def fault(value: Any, schema: Any) -> str:
     "'yes' is not of type 'boolean'"
     """
     (jsonschema,) = lean_imports.quickly("jsonschema")
-    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     try:
+        kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
         kind.check_schema(schema)
         found = jsonschema.exceptions.best_match(kind(schema).iter_errors(value))
     except jsonschema.SchemaError as error:
