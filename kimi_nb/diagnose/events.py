@@ -386,6 +386,11 @@ def _same(one: Event, other: Event) -> bool:
     return bool(_number(one)) and len(hosts) < 2
 
 
+def _by_device(event: Event) -> bool:
+    """Return whether an event is known only by the device of its process, as NCCL writes it."""
+    return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
+
+
 def label_natives(events: Sequence[Event]) -> None:
     """Give native lines without a label the rank of the labelled traceback that tells of them.
 
@@ -395,10 +400,10 @@ def label_natives(events: Sequence[Event]) -> None:
     """
     named: dict[str, list[Event]] = {}
     for event in events:
-        if event.rank is not None:
+        if event.rank is not None and not _by_device(event):
             named.setdefault(_number(event), []).append(event)
     for event in events:
-        if event.rank is None:
+        if event.rank is None or _by_device(event):
             known = next((one for one in named.get(_number(event), ()) if _same(one, event)), None)
             if known is not None:
                 event.rank, event.label = known.rank, known.label
@@ -406,9 +411,7 @@ def label_natives(events: Sequence[Event]) -> None:
     for at, event in enumerate(events):
         if any(one.signature.id == "rank-died" for one in event.matches):
             ended = event
-        if event.rank is not None and not (
-            event.said.grammar == "nccl" and isinstance(event.rank, str)
-        ):
+        if event.rank is not None and not _by_device(event):
             continue
         if ended is not None and event.first.number - ended.first.number <= _QUOTED:
             event.rank, event.label = ended.rank, ended.label
@@ -421,7 +424,11 @@ def label_natives(events: Sequence[Event]) -> None:
             ):
                 near = later.first.number - event.lines[-1].number <= 60
                 # What the engine itself logs, with its process, is of no other one.
-                own = event.said.grammar != "vllm" or _one_process(event.said, later.said)
+                # NCCL names its process too, which is one of the engine's workers.
+                strict = event.said.grammar == "vllm" or (
+                    event.said.grammar == "nccl" and "Worker" in later.said.speaker
+                )
+                own = not strict or _one_process(event.said, later.said)
                 if near and own and event.said.grammar != "slurm":
                     event.rank, event.label = later.rank, later.label
                 break

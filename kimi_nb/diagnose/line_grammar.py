@@ -54,6 +54,8 @@ _WRAPPERS = tuple(
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         r"\[Stage-\d+\] ",
+        # the border of a terminal's pane; a box that rich draws around a traceback stays
+        r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
         r"(?P<task> ?\d{1,4}): (?=[(\[A-Z])",  # srun --label
         # mpirun --tag-output --timestamp-output
@@ -162,10 +164,11 @@ _NATIVE = tuple(
         ("sglang", rf"\[{_DAY} {_CLOCK}\] "),
     )
 )
-_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
+# What follows a line: how often Ray has seen it, and the border of a terminal's pane.
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$")
 _RANK_IN_TEXT = re.compile(
     r"^\[Rank (\d+)\]|^Rank\[(\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
-    r"\bwas invoked on rank (\d+)"
+    r"\bwas invoked on rank (\d+)|^-- Process (\d+) terminated with|\bnvshmem\S*: \[GPU (\d+)\]"
 )
 # A worker of an engine that another process reports as ended.
 _ENDED = re.compile(r"\b(VllmWorker-\d+) died")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kimi_nb.diagnose import doctor
 
 TRACE = ("Traceback (most recent call last):", '  File "vllm/v1/worker/x.py", line 3, in run')
@@ -372,3 +374,48 @@ def test_the_worker_of_which_ray_tells_is_named_where_nobody_else_is(tmp_path):
         "ERROR 11-22 05:49:01 [core.py:387] FluxError: the flux is gone",
     )
     assert (found.first.exception, found.first.rank) == ("FluxError", "ip=192.0.2.7")
+
+
+def test_the_process_that_a_parent_names_is_the_rank_of_what_it_raised(tmp_path):
+    found = examined(
+        tmp_path,
+        *TRACE,
+        "torch.multiprocessing.spawn.ProcessRaisedException:",
+        "",
+        "-- Process 5 terminated with the following error:",
+        *TRACE,
+        "FluxError: the flux is gone",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", 5)
+
+
+@pytest.mark.parametrize(("pid", "rank"), ((93, "TP2"), (91, "[0]")))
+def test_what_nccl_says_is_of_the_worker_of_its_process_alone(tmp_path, pid, rank):
+    found = examined(
+        tmp_path,
+        f"h1:{pid}:405 [0] transport/net_ib.cc:199 NCCL WARN NET/IB : Got async event: port error",
+        *(f"(Worker_TP2 pid=93) ERROR 11-22 05:49:02 [m.py:6] {text}" for text in TRACE),
+        "(Worker_TP2 pid=93) ERROR 11-22 05:49:02 [m.py:6] FluxError: the flux is gone",
+    )
+    assert "port error" in found.first.text
+    assert found.first.rank == rank
+
+
+def test_a_pane_s_border_hides_no_exception(tmp_path):
+    found = examined(
+        tmp_path,
+        f"[2026-11-22 05:49:01 TP7] Scheduler hit an exception: {TRACE[0]}     \u2502",
+        f"\u2502 {TRACE[1]}     \u2502",
+        "\u2502     flux()     \u2502",
+        "\u2502 FluxError: the flux is gone     \u2502",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", "TP7")
+
+
+def test_nvshmem_writes_no_level(tmp_path):
+    found = examined(
+        tmp_path,
+        "/opt/nvshmem/src/host/topo/topo.cpp:469: [GPU 3] Peer GPU 0 is not accessible, exiting ...",
+        "/opt/nvshmem/src/host/init/init.cu:998: non-zero status: 3 building transport map failed",
+    )
+    assert (found.first.rank, found.first.component) == (3, "deepep")

@@ -48,6 +48,8 @@ LINES = {
         "EngineCore",
     ),
     "DeepEP timeout check failed: rank = 6, no": (6, "", ""),
+    "-- Process 5 terminated with the following error: no": (5, "", ""),
+    "/opt/nvshmem/src/host/topo/topo.cpp:469: [GPU 3] Peer GPU 0 no": (3, "", ""),
     "slurmstepd: error: no": (None, "ERROR", "slurmstepd"),
     "[1,3]<stderr>:no": (3, "", ""),
     "ERROR 11-23 06:04:02 [launch_online_dp.py:288] rank 31 failed: no": (31, "ERROR", ""),
@@ -105,3 +107,17 @@ def test_lines_of_json_are_read_by_their_keys():
 def test_plain_text_is_left_alone():
     for line in ("", '  File "x.py", line 3', "bread and butter", "{not json"):
         assert line_grammar.of(line).text == line
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        '\u2502   File "a.py", line 7, in run                \u2502',
+        "\u2502 FluxError: the flux is gone           \u2502",
+        "\u2502 [2026-11-22 05:49:28 TP4] FluxError   \u2502",
+    ),
+)
+def test_the_border_of_a_terminal_says_nothing(line):
+    assert "\u2502" not in line_grammar.of(line).text
+    drawn = "\u2502 /opt/flux.py:7 in run                 \u2502"
+    assert line_grammar.of(drawn).text.startswith("\u2502")  # a row of a traceback's box
