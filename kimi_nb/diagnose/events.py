@@ -187,9 +187,14 @@ class Events:
         event = Event(said, [line], harmless="ignored")
         self.all.append(event)
         self._last, self._left = event, _AFTER
-        if said.process:
-            self._by_process[said.process] = event
+        self._assign(said, event)
         return event
+
+    def _assign(self, said: Said, event: Event) -> None:
+        """Note to which event the next lines of a process belong, and those of its node without one."""
+        for process in (said.process, _nameless(said.node)):
+            if process:
+                self._by_process[process] = event
 
     def close(self, kept: Sequence[Event]) -> None:
         """Keep only these events; no line is taken any more."""
@@ -254,8 +259,7 @@ class Events:
                 event.raised.append(_raised(found, line, said.text))
             self._left = _AFTER
         self._last = event
-        if said.process:
-            self._by_process[said.process] = event
+        self._assign(said, event)
         return event
 
     def _below(self, line: Line) -> Said | None:
@@ -325,12 +329,12 @@ class Events:
             return False
         if not event.raised:
             found = _NAMED.match(text)
-            if found and said.process == event.said.process:
+            if found and _of_one(said, event.said):
                 event.raised.append(_raised(found, line, text))
                 event.lines.append(line)
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
-        if said.process != event.said.process and said.process:
+        if said.process and not _of_one(said, event.said):
             return False
         if (said.level and not record) or gravity.native(text) or _NAMED.match(text):
             return False
@@ -363,6 +367,16 @@ def _explains_npu(said: Said, event: Event) -> bool:
     """Return whether a line is of the block that CANN prints below a failed call of the NPU."""
     block = said.grammar == "torch_npu" or _CANN_BLOCK.match(said.text)
     return bool(block) and not event._inside and bool(_NPU_CALL.search(event.texts))
+
+
+def _nameless(node: str) -> str:
+    """Return the process of a line of which only the node is known, as `line_grammar` has it."""
+    return f"{node}||None" if node else ""
+
+
+def _of_one(said: Said, before: Said) -> bool:
+    """Return whether a line is of the process of one before: of a node's without a name it is."""
+    return said.process in (before.process, _nameless(before.node) or before.process)
 
 
 def _one_process(said: Said, other: Said) -> bool:

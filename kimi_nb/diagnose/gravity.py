@@ -37,7 +37,8 @@ DEATH = re.compile(
 )
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
-    r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt", re.IGNORECASE
+    r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt|status=[1-9]",
+    re.IGNORECASE,
 )
 # By these words SGLang, which writes no level, says that something went wrong.
 _FAILS = re.compile(r"\bfailed\b|\berror\b|timed out")

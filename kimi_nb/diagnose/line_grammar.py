@@ -170,6 +170,8 @@ _RANK_IN_TEXT = re.compile(
     r"^\[Rank (\d+)\]|^Rank\[(\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
     r"\bwas invoked on rank (\d+)|^-- Process (\d+) terminated with|\bnvshmem\S*: \[GPU (\d+)\]"
 )
+# The device of a process that tells no number of its own.
+_DEVICE_IN_TEXT = re.compile(r"\bGPU (\d+) has a total capacity\b")
 # A worker of an engine that another process reports as ended.
 _ENDED = re.compile(r"\b(VllmWorker-\d+) died")
 _JSON_LEVEL = re.compile(r'"(?:level|severity|lvl)": ?"\w+"')
@@ -299,6 +301,8 @@ def of(line: str) -> Said:
         rank = int(next(filter(None, told_rank.groups())))
     if rank is None and ended:
         rank = ended[1]
+    if rank is None and found.pid and (device := _DEVICE_IN_TEXT.search(text)):
+        rank = f"[{device[1]}]"
     label = " ".join(
         filter(
             None,

@@ -419,3 +419,39 @@ def test_nvshmem_writes_no_level(tmp_path):
         "/opt/nvshmem/src/host/init/init.cu:998: non-zero status: 3 building transport map failed",
     )
     assert (found.first.rank, found.first.component) == (3, "deepep")
+
+
+@pytest.mark.parametrize("around", ("", "[pod/decode-0-1/main] ", "Nov 22 05:49:28 n7 sgl[4711]: "))
+def test_what_names_a_pod_keeps_the_rank_of_a_traceback_without_one(tmp_path, around):
+    found = examined(
+        tmp_path,
+        f"{around}[2026-11-22 05:49:01 DP12 TP12] Scheduler hit an exception: {TRACE[0]}",
+        f"{around}{TRACE[1]}",
+        f"{around}FluxError: the flux is gone",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", "DP12 TP12")
+
+
+def test_the_lines_of_two_pods_are_kept_apart(tmp_path):
+    one, two = "[pod/decode-0-1/main] ", "[pod/decode-0-2/main] "
+    found = examined(
+        tmp_path,
+        f"{one}[2026-11-22 05:49:01 TP1] Scheduler hit an exception: {TRACE[0]}",
+        f"{two}[2026-11-22 05:49:01 TP2] Scheduler hit an exception: {TRACE[0]}",
+        f"{one}{TRACE[1]}",
+        f"{two}{TRACE[1]}",
+        f"{one}FluxError: the flux is gone",
+        f"{two}RuntimeError: so is ours",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", "TP1")
+
+
+def test_a_completion_with_a_status_is_an_error_of_nccl(tmp_path):
+    found = examined(
+        tmp_path,
+        "h1:93:405 [4] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer "
+        "192.0.2.7<54862> with status=12 opcode=0 len=0 vendor err 129 (Recv)",
+        "[rank4]:[E1122 05:49:02.10 ProcessGroupNCCL.cpp:523] [Rank 4] NCCL error: remote process "
+        "exited or there was a network error",
+    )
+    assert (found.first.line, found.first.rank) == (1, 4)

@@ -50,6 +50,11 @@ LINES = {
     "DeepEP timeout check failed: rank = 6, no": (6, "", ""),
     "-- Process 5 terminated with the following error: no": (5, "", ""),
     "/opt/nvshmem/src/host/topo/topo.cpp:469: [GPU 3] Peer GPU 0 no": (3, "", ""),
+    "(VllmWorkerProcess pid=7) ERROR 08-28 02:33:28 x.py:6] GPU 3 has a total capacity of no": (
+        "[3]",
+        "ERROR",
+        "VllmWorkerProcess",
+    ),
     "slurmstepd: error: no": (None, "ERROR", "slurmstepd"),
     "[1,3]<stderr>:no": (3, "", ""),
     "ERROR 11-23 06:04:02 [launch_online_dp.py:288] rank 31 failed: no": (31, "ERROR", ""),
