@@ -53,6 +53,7 @@ _WRAPPERS = tuple(
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-)",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
+        rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
         r"\[Stage-\d+\] ",
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
@@ -70,7 +71,8 @@ _SPEAKERS = tuple(
     re.compile(pattern)
     for pattern in (
         r"\((?P<who>(?:EngineCore|Worker|Vllm|APIServer|ApiServer)\w*?)(?P<parts>(?:_[A-Z]*\d+)+)? "
-        r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)\) ?",
+        r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+        r"\((?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)\) ",
         r"\((?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>[^()\s=]+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?) (?:rank=(?P<torch>\d+) )?"
         r"pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",

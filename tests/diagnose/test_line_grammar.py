@@ -55,6 +55,12 @@ LINES = {
         "ERROR",
         "VllmWorkerProcess",
     ),
+    "(Worker_PP1) ERROR 08-28 02:33:28 [core.py:634] no": ("PP1", "ERROR", "Worker"),
+    "(VllmWorker TP3 pid=8, ip=192.0.2.8) ERROR 08-28 02:33:28 [core.py:634] no": (
+        "TP3",
+        "ERROR",
+        "VllmWorker",
+    ),
     "slurmstepd: error: no": (None, "ERROR", "slurmstepd"),
     "[1,3]<stderr>:no": (3, "", ""),
     "ERROR 11-23 06:04:02 [launch_online_dp.py:288] rank 31 failed: no": (31, "ERROR", ""),
@@ -68,6 +74,7 @@ AROUND = (
     "May 16, 2026 @ 20:44:55.560    ",
     "2026-11-22T05:49:28.123456789Z stderr F ",
     "2026-11-22T05:49:28.123456789Z ",
+    "2026-11-22 05:49:28 EST | ",
     "Nov 22 05:49:28 node-7 vllm[4711]: ",
 )
 
