@@ -170,7 +170,8 @@ _NATIVE = tuple(
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$")
 _RANK_IN_TEXT = re.compile(
     r"^\[Rank (\d+)\]|^Rank\[(\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
-    r"\bwas invoked on rank (\d+)|^-- Process (\d+) terminated with|\bnvshmem\S*: \[GPU (\d+)\]"
+    r"\bwas invoked on rank (\d+)|^-- Process (\d+) terminated with|\bnvshmem\S*: \[GPU (\d+)\]|"
+    r"\blocalUserrank\[(\d+)\]"  # of HCCL, which names the remote one beside
 )
 # The device of a process that tells no number of its own.
 _DEVICE_IN_TEXT = re.compile(r"\bGPU (\d+) has a total capacity\b")

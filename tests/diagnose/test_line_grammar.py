@@ -61,6 +61,12 @@ LINES = {
         "ERROR",
         "VllmWorker",
     ),
+    "[ERROR] HCCL(8,):2026-06-17-02:21:43.853.333 [transport_manager.cc:954] [86231]Transport init "
+    "error! createLink para:rank[7]-localUserrank[7], remoteRank[15]-remoteUserrank[15], no": (
+        7,
+        "ERROR",
+        "HCCL",
+    ),
     "slurmstepd: error: no": (None, "ERROR", "slurmstepd"),
     "[1,3]<stderr>:no": (3, "", ""),
     "ERROR 11-23 06:04:02 [launch_online_dp.py:288] rank 31 failed: no": (31, "ERROR", ""),
