@@ -187,9 +187,14 @@ class Events:
         event = Event(said, [line], harmless="ignored")
         self.all.append(event)
         self._last, self._left = event, _AFTER
-        if said.process:
-            self._by_process[said.process] = event
+        self._assign(said, event)
         return event
+
+    def _assign(self, said: Said, event: Event) -> None:
+        """Note to which event the next lines of a process belong, and those of its node without one."""
+        for process in (said.process, _nameless(said.node)):
+            if process:
+                self._by_process[process] = event
 
     def close(self, kept: Sequence[Event]) -> None:
         """Keep only these events; no line is taken any more."""
@@ -254,8 +259,7 @@ class Events:
                 event.raised.append(_raised(found, line, said.text))
             self._left = _AFTER
         self._last = event
-        if said.process:
-            self._by_process[said.process] = event
+        self._assign(said, event)
         return event
 
     def _below(self, line: Line) -> Said | None:
@@ -325,12 +329,12 @@ class Events:
             return False
         if not event.raised:
             found = _NAMED.match(text)
-            if found and said.process == event.said.process:
+            if found and _of_one(said, event.said):
                 event.raised.append(_raised(found, line, text))
                 event.lines.append(line)
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
-        if said.process != event.said.process and said.process:
+        if said.process and not _of_one(said, event.said):
             return False
         if (said.level and not record) or gravity.native(text) or _NAMED.match(text):
             return False
@@ -365,6 +369,16 @@ def _explains_npu(said: Said, event: Event) -> bool:
     return bool(block) and not event._inside and bool(_NPU_CALL.search(event.texts))
 
 
+def _nameless(node: str) -> str:
+    """Return the process of a line of which only the node is known, as `line_grammar` has it."""
+    return f"{node}||None" if node else ""
+
+
+def _of_one(said: Said, before: Said) -> bool:
+    """Return whether a line is of the process of one before: of a node's without a name it is."""
+    return said.process in (before.process, _nameless(before.node) or before.process)
+
+
 def _one_process(said: Said, other: Said) -> bool:
     """Return whether two lines may be of one process: not if each names a number of its own."""
     numbers = {one.process.rpartition("|")[2] for one in (said, other) if one.process}
@@ -386,6 +400,11 @@ def _same(one: Event, other: Event) -> bool:
     return bool(_number(one)) and len(hosts) < 2
 
 
+def _by_device(event: Event) -> bool:
+    """Return whether an event is known only by the device of its process, as NCCL writes it."""
+    return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
+
+
 def label_natives(events: Sequence[Event]) -> None:
     """Give native lines without a label the rank of the labelled traceback that tells of them.
 
@@ -395,10 +414,10 @@ def label_natives(events: Sequence[Event]) -> None:
     """
     named: dict[str, list[Event]] = {}
     for event in events:
-        if event.rank is not None:
+        if event.rank is not None and not _by_device(event):
             named.setdefault(_number(event), []).append(event)
     for event in events:
-        if event.rank is None:
+        if event.rank is None or _by_device(event):
             known = next((one for one in named.get(_number(event), ()) if _same(one, event)), None)
             if known is not None:
                 event.rank, event.label = known.rank, known.label
@@ -406,9 +425,7 @@ def label_natives(events: Sequence[Event]) -> None:
     for at, event in enumerate(events):
         if any(one.signature.id == "rank-died" for one in event.matches):
             ended = event
-        if event.rank is not None and not (
-            event.said.grammar == "nccl" and isinstance(event.rank, str)
-        ):
+        if event.rank is not None and not _by_device(event):
             continue
         if ended is not None and event.first.number - ended.first.number <= _QUOTED:
             event.rank, event.label = ended.rank, ended.label
@@ -421,7 +438,11 @@ def label_natives(events: Sequence[Event]) -> None:
             ):
                 near = later.first.number - event.lines[-1].number <= 60
                 # What the engine itself logs, with its process, is of no other one.
-                own = event.said.grammar != "vllm" or _one_process(event.said, later.said)
+                # NCCL names its process too, which is one of the engine's workers.
+                strict = event.said.grammar == "vllm" or (
+                    event.said.grammar == "nccl" and "Worker" in later.said.speaker
+                )
+                own = not strict or _one_process(event.said, later.said)
                 if near and own and event.said.grammar != "slurm":
                     event.rank, event.label = later.rank, later.label
                 break

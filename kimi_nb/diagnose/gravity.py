@@ -24,7 +24,7 @@ _NATIVE = re.compile(
     r"|\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
     r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
     r"exit ?[cC]ode *:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
-    r"|NVRM: Xid|^Transport retry count|Out [Oo]f [Mm]emory|HSA_STATUS_ERROR|^Root Cause \(first observed failure\)"
+    r"|NVRM: Xid|\bnvshmem\S*: .*(?:exiting|non-zero status: [1-9]|Unable to initialize any)|^Transport retry count|Out [Oo]f [Mm]emory|HSA_STATUS_ERROR|^Root Cause \(first observed failure\)"
 )
 # Levels below error at which a program all the same says that a process is dead.
 _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
@@ -37,7 +37,8 @@ DEATH = re.compile(
 )
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
-    r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt", re.IGNORECASE
+    r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt|status=[1-9]",
+    re.IGNORECASE,
 )
 # By these words SGLang, which writes no level, says that something went wrong.
 _FAILS = re.compile(r"\bfailed\b|\berror\b|timed out")

@@ -53,7 +53,10 @@ _WRAPPERS = tuple(
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-)",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
+        rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
         r"\[Stage-\d+\] ",
+        # the border of a terminal's pane; a box that rich draws around a traceback stays
+        r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
         r"(?P<task> ?\d{1,4}): (?=[(\[A-Z])",  # srun --label
         # mpirun --tag-output --timestamp-output
@@ -68,7 +71,8 @@ _SPEAKERS = tuple(
     re.compile(pattern)
     for pattern in (
         r"\((?P<who>(?:EngineCore|Worker|Vllm|APIServer|ApiServer)\w*?)(?P<parts>(?:_[A-Z]*\d+)+)? "
-        r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)\) ?",
+        r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+        r"\((?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)\) ",
         r"\((?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>[^()\s=]+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?) (?:rank=(?P<torch>\d+) )?"
         r"pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
@@ -162,11 +166,15 @@ _NATIVE = tuple(
         ("sglang", rf"\[{_DAY} {_CLOCK}\] "),
     )
 )
-_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
+# What follows a line: how often Ray has seen it, and the border of a terminal's pane.
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$")
 _RANK_IN_TEXT = re.compile(
     r"^\[Rank (\d+)\]|^Rank\[(\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
-    r"\bwas invoked on rank (\d+)"
+    r"\bwas invoked on rank (\d+)|^-- Process (\d+) terminated with|\bnvshmem\S*: \[GPU (\d+)\]|"
+    r"\blocalUserrank\[(\d+)\]"  # of HCCL, which names the remote one beside
 )
+# The device of a process that tells no number of its own.
+_DEVICE_IN_TEXT = re.compile(r"\bGPU (\d+) has a total capacity\b")
 # A worker of an engine that another process reports as ended.
 _ENDED = re.compile(r"\b(VllmWorker-\d+) died")
 _JSON_LEVEL = re.compile(r'"(?:level|severity|lvl)": ?"\w+"')
@@ -296,6 +304,8 @@ def of(line: str) -> Said:
         rank = int(next(filter(None, told_rank.groups())))
     if rank is None and ended:
         rank = ended[1]
+    if rank is None and found.pid and (device := _DEVICE_IN_TEXT.search(text)):
+        rank = f"[{device[1]}]"
     label = " ".join(
         filter(
             None,

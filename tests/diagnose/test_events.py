@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kimi_nb.diagnose import doctor
 
 TRACE = ("Traceback (most recent call last):", '  File "vllm/v1/worker/x.py", line 3, in run')
@@ -372,3 +374,84 @@ def test_the_worker_of_which_ray_tells_is_named_where_nobody_else_is(tmp_path):
         "ERROR 11-22 05:49:01 [core.py:387] FluxError: the flux is gone",
     )
     assert (found.first.exception, found.first.rank) == ("FluxError", "ip=192.0.2.7")
+
+
+def test_the_process_that_a_parent_names_is_the_rank_of_what_it_raised(tmp_path):
+    found = examined(
+        tmp_path,
+        *TRACE,
+        "torch.multiprocessing.spawn.ProcessRaisedException:",
+        "",
+        "-- Process 5 terminated with the following error:",
+        *TRACE,
+        "FluxError: the flux is gone",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", 5)
+
+
+@pytest.mark.parametrize(("pid", "rank"), ((93, "TP2"), (91, "[0]")))
+def test_what_nccl_says_is_of_the_worker_of_its_process_alone(tmp_path, pid, rank):
+    found = examined(
+        tmp_path,
+        f"h1:{pid}:405 [0] transport/net_ib.cc:199 NCCL WARN NET/IB : Got async event: port error",
+        *(f"(Worker_TP2 pid=93) ERROR 11-22 05:49:02 [m.py:6] {text}" for text in TRACE),
+        "(Worker_TP2 pid=93) ERROR 11-22 05:49:02 [m.py:6] FluxError: the flux is gone",
+    )
+    assert "port error" in found.first.text
+    assert found.first.rank == rank
+
+
+def test_a_pane_s_border_hides_no_exception(tmp_path):
+    found = examined(
+        tmp_path,
+        f"[2026-11-22 05:49:01 TP7] Scheduler hit an exception: {TRACE[0]}     \u2502",
+        f"\u2502 {TRACE[1]}     \u2502",
+        "\u2502     flux()     \u2502",
+        "\u2502 FluxError: the flux is gone     \u2502",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", "TP7")
+
+
+def test_nvshmem_writes_no_level(tmp_path):
+    found = examined(
+        tmp_path,
+        "/opt/nvshmem/src/host/topo/topo.cpp:469: [GPU 3] Peer GPU 0 is not accessible, exiting ...",
+        "/opt/nvshmem/src/host/init/init.cu:998: non-zero status: 3 building transport map failed",
+    )
+    assert (found.first.rank, found.first.component) == (3, "deepep")
+
+
+@pytest.mark.parametrize("around", ("", "[pod/decode-0-1/main] ", "Nov 22 05:49:28 n7 sgl[4711]: "))
+def test_what_names_a_pod_keeps_the_rank_of_a_traceback_without_one(tmp_path, around):
+    found = examined(
+        tmp_path,
+        f"{around}[2026-11-22 05:49:01 DP12 TP12] Scheduler hit an exception: {TRACE[0]}",
+        f"{around}{TRACE[1]}",
+        f"{around}FluxError: the flux is gone",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", "DP12 TP12")
+
+
+def test_the_lines_of_two_pods_are_kept_apart(tmp_path):
+    one, two = "[pod/decode-0-1/main] ", "[pod/decode-0-2/main] "
+    found = examined(
+        tmp_path,
+        f"{one}[2026-11-22 05:49:01 TP1] Scheduler hit an exception: {TRACE[0]}",
+        f"{two}[2026-11-22 05:49:01 TP2] Scheduler hit an exception: {TRACE[0]}",
+        f"{one}{TRACE[1]}",
+        f"{two}{TRACE[1]}",
+        f"{one}FluxError: the flux is gone",
+        f"{two}RuntimeError: so is ours",
+    )
+    assert (found.first.exception, found.first.rank) == ("FluxError", "TP1")
+
+
+def test_a_completion_with_a_status_is_an_error_of_nccl(tmp_path):
+    found = examined(
+        tmp_path,
+        "h1:93:405 [4] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer "
+        "192.0.2.7<54862> with status=12 opcode=0 len=0 vendor err 129 (Recv)",
+        "[rank4]:[E1122 05:49:02.10 ProcessGroupNCCL.cpp:523] [Rank 4] NCCL error: remote process "
+        "exited or there was a network error",
+    )
+    assert (found.first.line, found.first.rank) == (1, 4)

@@ -48,6 +48,25 @@ LINES = {
         "EngineCore",
     ),
     "DeepEP timeout check failed: rank = 6, no": (6, "", ""),
+    "-- Process 5 terminated with the following error: no": (5, "", ""),
+    "/opt/nvshmem/src/host/topo/topo.cpp:469: [GPU 3] Peer GPU 0 no": (3, "", ""),
+    "(VllmWorkerProcess pid=7) ERROR 08-28 02:33:28 x.py:6] GPU 3 has a total capacity of no": (
+        "[3]",
+        "ERROR",
+        "VllmWorkerProcess",
+    ),
+    "(Worker_PP1) ERROR 08-28 02:33:28 [core.py:634] no": ("PP1", "ERROR", "Worker"),
+    "(VllmWorker TP3 pid=8, ip=192.0.2.8) ERROR 08-28 02:33:28 [core.py:634] no": (
+        "TP3",
+        "ERROR",
+        "VllmWorker",
+    ),
+    "[ERROR] HCCL(8,):2026-06-17-02:21:43.853.333 [transport_manager.cc:954] [86231]Transport init "
+    "error! createLink para:rank[7]-localUserrank[7], remoteRank[15]-remoteUserrank[15], no": (
+        7,
+        "ERROR",
+        "HCCL",
+    ),
     "slurmstepd: error: no": (None, "ERROR", "slurmstepd"),
     "[1,3]<stderr>:no": (3, "", ""),
     "ERROR 11-23 06:04:02 [launch_online_dp.py:288] rank 31 failed: no": (31, "ERROR", ""),
@@ -61,6 +80,7 @@ AROUND = (
     "May 16, 2026 @ 20:44:55.560    ",
     "2026-11-22T05:49:28.123456789Z stderr F ",
     "2026-11-22T05:49:28.123456789Z ",
+    "2026-11-22 05:49:28 EST | ",
     "Nov 22 05:49:28 node-7 vllm[4711]: ",
 )
 
@@ -105,3 +125,17 @@ def test_lines_of_json_are_read_by_their_keys():
 def test_plain_text_is_left_alone():
     for line in ("", '  File "x.py", line 3', "bread and butter", "{not json"):
         assert line_grammar.of(line).text == line
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        '\u2502   File "a.py", line 7, in run                \u2502',
+        "\u2502 FluxError: the flux is gone           \u2502",
+        "\u2502 [2026-11-22 05:49:28 TP4] FluxError   \u2502",
+    ),
+)
+def test_the_border_of_a_terminal_says_nothing(line):
+    assert "\u2502" not in line_grammar.of(line).text
+    drawn = "\u2502 /opt/flux.py:7 in run                 \u2502"
+    assert line_grammar.of(drawn).text.startswith("\u2502")  # a row of a traceback's box
