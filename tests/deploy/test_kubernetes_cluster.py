@@ -552,6 +552,14 @@ def test_an_engine_that_ends_has_its_exit_code(world, tmp_path):
     to(made, "pods")
     world.pod("kimi-prefill-0", kube_api.ended(7))
     world.pod("kimi-router-7d9f-x2x4z", kube_api.ended(1))
+    # One of the download, which its Job has made again since.
+    labels = {"app.kubernetes.io/name": "kimi", "app.kubernetes.io/managed-by": "kimi-nb"}
+    labels["app.kubernetes.io/component"] = "weights"
+    gone = {"phase": "Failed", "reason": "Evicted"}
+    meta = {"name": "kimi-weights-abcde", "labels": labels}
+    job = {"metadata": {"name": "kimi-weights"}, "spec": {"template": {"spec": {}}}}
+    world.add("batch/v1", "jobs", job, "kimi")
+    world.add("v1", "pods", {"metadata": meta, "status": gone}, "kimi")
     made._seen = (0.0, ())
     assert made.ended() == {"kimi-prefill-0 engines": 7, "router": 1}
     states = {one.node: one for one in made.status()}

@@ -344,12 +344,14 @@ class PodDeployment:
         router = self.plan.router
         for pod in pods:
             mine = pod.name in self.plan.nodes
+            if not mine and pod.component != readiness.ROUTER:
+                continue  # such as a pod of the download that was evicted and made again
             found = pod_states.fault(pod, self._rank(pod.name) if mine else None)
             if found and found.kind not in pod_states.TOLD_BY_LOGS:
                 raise readiness.Found(found)
             if found and mine:
                 codes[f"{pod.name} engines"] = pod.code if pod.code is not None else 1
-            elif found and router and pod.component == readiness.ROUTER:
+            elif found and router and not mine:
                 codes[readiness.ROUTER] = pod.code if pod.code is not None else 1
             elif mine and self._uids.get(pod.name, pod.uid) != pod.uid:
                 self.logs.read(now=True)
