@@ -36,6 +36,9 @@ _WRAPPER = re.compile(
 )
 _CASCADE = re.compile(
     r"closed by peer|[Cc]onnection reset by peer|remote process exited|recvValue failed|[Bb]roken pipe|"
+    # What the monitors of torch say once a watchdog hangs, or another rank has given up.
+    r"[Hh]eartbeat monitor timed out|no heartbeat of its watchdog|watchdog (?:hang|got stuck)|dump.? flag|dump signal|"
+    r"sendBytes failed|failed to recv, got 0 bytes|communicator was aborted|monitoredBarrier|"
     r"REMOTE_DISCONNECT|collective operation timeout|Watchdog caught|lost (?:node )?rank|Session \S+ "
     r"failed|transfer failed for request|Context is not active|mark it inactive|"
     r"(?:failure|timeout)\)? detected by watchdog|Observed flight recorder dump|Some NCCL operations have failed|To avoid data inconsistency|"
@@ -52,7 +55,10 @@ _QUOTED = re.compile(r"Worker failed with error|RayTaskError")
 # What a library says where another line of the same log tells more.
 _GENERAL = re.compile(r"NIXL_ERR_BACKEND")
 _SHUTDOWN = re.compile(r"SIGTERM|SIGINT|KeyboardInterrupt|shutting down", re.IGNORECASE)
-REMOTE = re.compile(r"from remote rank: ?\[?(\d+)|[Rr]emote rank(?:_?id)?: ?\[?(\d+)")
+REMOTE = re.compile(
+    r"(?:from remote rank: ?\[?|[Rr]emote rank(?:_?id)?: ?\[?|\bRanks? (?=\d+ failed to pass)|"
+    r"monitoredBarrier, but received errors while waiting for send/recv from rank )(\d+)"
+)
 
 
 class Role(enum.IntEnum):
@@ -130,7 +136,9 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
         for text in (event.said.text, event.texts)
     )
     texts = [said, own, all_of_it]
-    code = codes.of(said) or codes.of(event.texts)
+    code = codes.of(said)
+    if code is None or code.general:
+        code = codes.of(event.texts) or code
     component = components.of(
         texts,
         root.type if root else "",
@@ -140,12 +148,19 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
     if code is not None and (
         component is None
         or component.id in ("device", "network", "kernel", "library", "model")
-        or code.table in ("aclError", "cudaError", "CANN")
+        or (code.table in ("aclError", "cudaError", "CANN") and not _names_more(component, code))
     ):
         component = components.by_id(code.component)
     death = bool(gravity.DEATH.search(said) or (root is None and gravity.DEATH.search(event.texts)))
     return Candidate(
         event, node, rank, match, _role(event, match, said, death), death, code, component
+    )
+
+
+def _names_more(component: Component, code: Code) -> bool:
+    """Return whether the words tell more of the part than a code, which is that of any kernel."""
+    return code.component == "kernel" and (
+        component.id == "deepep" or (code.general and component.id == "hccl")
     )
 
 

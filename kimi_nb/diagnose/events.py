@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kimi_nb.diagnose import gravity, line_grammar
+from kimi_nb.diagnose import gravity, line_grammar, process_ranks
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line, Match
 
@@ -28,7 +28,6 @@ _TRACE = 400  # lines of one traceback, its chain included
 _DETAILS, _FRAMES = 12, 12  # that are kept of an event
 _MOST = 200  # events of one log; after that only those that a signature knows
 _NEAR = 3  # lines between an announcement and its traceback
-_QUOTED = 20  # last lines of a rank's log that a launcher shows
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
@@ -50,7 +49,7 @@ _HANDLED = "During handling of the above exception"
 _HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
 # The worker in which an exception was raised that Ray passes on.
-_REMOTE = re.compile(r"\bray::\S+ \(pid=\d+, ip=([\w.:]+)")
+_REMOTE = re.compile(r"\bray::\S+ \(pid=(\d+), ip=([\w.:]+)")
 
 # How C++ and Rust report an exception: its type on one line, its words on the next.
 _THROWN = re.compile(
@@ -95,6 +94,7 @@ class Event:
         harmless: Why it is no failure ("refused", "ignored", "stopped"), or "".
         stopped: Whether the program had been told to stop before.
         rank: Who speaks, as `line_grammar.Said` has it; of a native line whom it belongs to.
+        remote: The process in which Ray says that its exception was raised, or "".
     """
 
     said: Said
@@ -106,6 +106,7 @@ class Event:
     stopped: bool = False
     rank: int | str | None = None
     label: str = ""
+    remote: str = ""
     _traced: int = 0
     _inside: bool = False
     _link: str = ""
@@ -150,6 +151,7 @@ class Events:
         self._left = 0  # lines that still belong to the last event
         self._keys: set[tuple[object, ...]] = set()
         self._warned: tuple[Said, Line] | None = None  # of an NPU
+        self.ranks = process_ranks.ProcessRanks()
 
     @property
     def open(self) -> bool:
@@ -166,6 +168,7 @@ class Events:
     def take(self, line: Line, match: Match | None, chosen: bool = True) -> Event | None:
         """Take a line; return the event to which it belongs, or None if it reports no error."""
         said = line_grammar.of(line.text)
+        self.ranks.take(said)
         if _NPU_WARNING.search(said.text):
             self._warned = said, line
         if _IGNORED in said.text:
@@ -299,8 +302,10 @@ class Events:
             if found:
                 event.raised.append(_raised(found, line, text, event._link))
                 event.lines.append(line)
-                if event.rank is None and (remote := _REMOTE.search(text)):
-                    event.rank = event.label = f"ip={remote[1]}"
+                if remote := _REMOTE.search(text):
+                    event.remote = f"|{remote[2]}|{remote[1]}"
+                    if event.rank is None:
+                        event.rank = event.label = f"ip={remote[2]}"
                 event._inside, event._link = False, ""
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
@@ -319,7 +324,7 @@ class Events:
         if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
             return False
         if _explains_npu(said, event):
-            if event.rank is None and _one_process(said, event.said):
+            if event.rank is None and process_ranks.one_process(said, event.said):
                 event.rank, event.label = said.rank, said.label
             event.lines.append(line)
             return True
@@ -379,70 +384,5 @@ def _of_one(said: Said, before: Said) -> bool:
     return said.process in (before.process, _nameless(before.node) or before.process)
 
 
-def _one_process(said: Said, other: Said) -> bool:
-    """Return whether two lines may be of one process: not if each names a number of its own."""
-    numbers = {one.process.rpartition("|")[2] for one in (said, other) if one.process}
-    return len(numbers) < 2
-
-
 def _raised(found: re.Match[str], line: Line, said: str, link: str = "") -> Raised:
     return Raised(found["type"].rpartition(".")[2], (found["text"] or "").strip(), line, said, link)
-
-
-def _number(event: Event) -> str:
-    """Return what tells its process from others, without the host that a library names beside."""
-    return event.said.process.rpartition("|")[2]
-
-
-def _same(one: Event, other: Event) -> bool:
-    """Return whether two events of one number are of one process: only one of them names a host."""
-    hosts = {two.said.process.partition("|")[0] for two in (one, other)} - {""}
-    return bool(_number(one)) and len(hosts) < 2
-
-
-def _by_device(event: Event) -> bool:
-    """Return whether an event is known only by the device of its process, as NCCL writes it."""
-    return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
-
-
-def label_natives(events: Sequence[Event]) -> None:
-    """Give native lines without a label the rank of the labelled traceback that tells of them.
-
-    A library writes to the same log, a moment before the process that called it fails. What a
-    process says of its rank once holds for all that it says. What a launcher quotes stands after
-    the line in which it tells of the rank's end, and is of that rank.
-    """
-    named: dict[str, list[Event]] = {}
-    for event in events:
-        if event.rank is not None and not _by_device(event):
-            named.setdefault(_number(event), []).append(event)
-    for event in events:
-        if event.rank is None or _by_device(event):
-            known = next((one for one in named.get(_number(event), ()) if _same(one, event)), None)
-            if known is not None:
-                event.rank, event.label = known.rank, known.label
-    ended: Event | None = None
-    for at, event in enumerate(events):
-        if any(one.signature.id == "rank-died" for one in event.matches):
-            ended = event
-        if event.rank is not None and not _by_device(event):
-            continue
-        if ended is not None and event.first.number - ended.first.number <= _QUOTED:
-            event.rank, event.label = ended.rank, ended.label
-            continue
-        for later in events[at + 1 : at + 6]:
-            if (
-                later.rank is not None
-                and later.said.grammar not in ("nccl", "cann", "slurm")
-                and (later.raised or later.said.level)
-            ):
-                near = later.first.number - event.lines[-1].number <= 60
-                # What the engine itself logs, with its process, is of no other one.
-                # NCCL names its process too, which is one of the engine's workers.
-                strict = event.said.grammar == "vllm" or (
-                    event.said.grammar == "nccl" and "Worker" in later.said.speaker
-                )
-                own = not strict or _one_process(event.said, later.said)
-                if near and own and event.said.grammar != "slurm":
-                    event.rank, event.label = later.rank, later.label
-                break

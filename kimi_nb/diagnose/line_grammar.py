@@ -4,7 +4,7 @@ r"""Take one physical line of a log apart: what wrapped it, who speaks, how grav
 ...     "ms-decode-6c8f9c4df6-vh88z vllm (Worker_DP3_TP2 pid=9) ERROR 11-22 05:49:28 [a.py:7] no"
 ... )
 >>> said.rank, said.label, said.level, said.source, said.text
-(3, 'DP3 TP2', 'ERROR', 'a.py:7', 'no')
+('DP3_TP2', 'DP3 TP2', 'ERROR', 'a.py:7', 'no')
 >>> of("[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)").rank
 'TP4'
 
@@ -171,6 +171,7 @@ _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$"
 _RANK_IN_TEXT = re.compile(
     r"^\[Rank (\d+)\]|^Rank\[(\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
     r"\bwas invoked on rank (\d+)|^-- Process (\d+) terminated with|\bnvshmem\S*: \[GPU (\d+)\]|"
+    r"^DeepEP [a-z ]+, rank:? (\d+)|"
     r"\blocalUserrank\[(\d+)\]"  # of HCCL, which names the remote one beside
 )
 # The device of a process that tells no number of its own.
@@ -186,8 +187,8 @@ class Said:
     """One line taken apart.
 
     Attributes:
-        rank: Its number in the group, or a name as it is logged ("TP4"), or None.
-        label: All that the line says of its place, as it is logged: "DP3 TP2".
+        rank: Its number in the group, or a name as it is logged ("TP4", "DP0_TP3_EP3"), or None.
+        label: All that the line says of its place, also around it: "DP3 TP2".
         process: What tells the lines of one process from those of others.
         speaker: Who speaks: "Worker", "EngineCore", "APIServer", "NCCL", ..., or "".
         node: The host, pod or address, where the line names one.
@@ -219,6 +220,7 @@ class _Found:
 
     parts: dict[str, int] = field(default_factory=dict)
     named: str = ""
+    inner: bool = False  # a process that an engine runs, which tells no place of its own
     torch: int | None = None
     speaker: str = ""
     pid: str = ""
@@ -236,8 +238,16 @@ class _Found:
             self.torch = int(parts.rpartition("=")[2])
         elif parts.strip():
             here = {name or "DP": int(number) for name, number in _PART.findall(parts)}
-            self.parts = {**self.parts, **here}
-            self.named = "" if "DP" in here and "parts" in found else _label(self.parts)
+            outer = self.parts.get("DP", 0)
+            self.parts, self.inner = {**self.parts, **here}, False
+            self.named = parts.strip("_ ")
+            # A data parallel rank of one worker is known by its number.
+            if "parts" in found and "DP" in here and not here.keys() - {"DP", "EP"}:
+                self.named = ""
+            elif "DP" not in here and outer:
+                self.named = f"DP{outer} {self.named}"
+        elif "ip" in found or "Worker" in found.get("who", ""):
+            self.inner = True
         for name in ("torch", "npu"):
             if name in found and int(found[name]) >= 0:
                 self.torch = int(found[name])
@@ -257,9 +267,9 @@ class _Found:
 
     @property
     def rank(self) -> int | str | None:
-        if "DP" in self.parts and not self.named:
+        if "DP" in self.parts and not (self.named or self.inner):
             return self.parts["DP"]
-        if self.named:
+        if self.named and not self.inner:
             return self.named
         if self.torch is not None:
             return self.torch
