@@ -108,6 +108,7 @@ class Event:
     label: str = ""
     remote: str = ""
     _traced: int = 0
+    _framed: str = ""  # the level at which its frames are written
     _inside: bool = False
     _link: str = ""
 
@@ -217,9 +218,20 @@ class Events:
             return self._last
         if said.process and said.process in self._by_process:
             return self._by_process[said.process]
-        if not said.process and (not said.level or said.grammar == "vllm"):
+        if not said.process and (
+            not said.level or said.grammar == "vllm" or self._traces_at_level(said)
+        ):
             return self._last if self._last is None or self._left > 0 else None
         return None
+
+    def _traces_at_level(self, said: Said) -> bool:
+        """Return whether a line goes on with a traceback that another program logs at some level."""
+        last = self._last
+        return (
+            last is not None
+            and last._inside
+            and (said.level == last._framed or bool(_FRAME.match(said.text)))
+        )
 
     def _begin(self, said: Said, line: Line, match: Match | None) -> Event:
         if len(self.all) >= _MOST and (match is None or match.key in self._keys):
@@ -291,17 +303,21 @@ class Events:
             return False
         frame = _FRAME.match(text)
         if frame:
-            event._inside = True
+            event._inside, event._framed = True, said.level
             event.frames = [*event.frames[-_FRAMES + 1 :], frame["path"]]
             self._left = _TRACE
             return True
         if event._inside:
             if not text.strip() or text[0] in " \t\u2502\u256d\u2570|^":
                 return True
-            found = _RAISED.match(text) if not said.calm else None
+            # A program that logs what another one says has one level for all of it.
+            calm = said.calm and said.level != event._framed
+            found = _RAISED.match(text) if not calm else None
             if found:
                 event.raised.append(_raised(found, line, text, event._link))
                 event.lines.append(line)
+                if event.rank is None:
+                    event.rank, event.label = said.rank, said.label
                 if remote := _REMOTE.search(text):
                     event.remote = f"|{remote[2]}|{remote[1]}"
                     if event.rank is None:

@@ -42,7 +42,7 @@ _NCCL = re.compile(
     re.IGNORECASE,
 )
 # By these words SGLang, which writes no level, says that something went wrong.
-_FAILS = re.compile(r"\bfailed\b|\berror\b|timed out")
+_FAILS = re.compile(r"\bfailed\b|\b[Ee]rror\b|timed out")
 _HARMLESS = re.compile(
     r"Ignore import error|Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"

@@ -38,6 +38,11 @@ _LEVEL = r"(?P<level>TRACE|DEBUG|INFO|NOTICE|EVENT|WARN(?:ING)?|ERROR|CRITICAL|F
 _DAY = r"\d{4}[-/]?\d\d[-/]?\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,:]\d[\d.]*)?"
 
+# How the lines of engines begin, before which another program may put what it likes.
+_SPOKEN = (
+    r"(?=\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]*pid=\d|\[rank\d+\]|"
+    rf"\[{_DAY} {_CLOCK} [A-Z]+\d)"
+)
 # What is put around a line, with what it tells of its origin.
 _WRAPPERS = tuple(
     re.compile(pattern)
@@ -49,8 +54,12 @@ _WRAPPERS = tuple(
         r"(?=[\[(A-Z\d])",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
         r"[\w.-]+ +\| ?",  # docker compose
+        r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-)",
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d)\t|\[{_DAY}T{_CLOCK}Z\] ",  # collectors, CI
+        # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
+        rf"{_DAY} {_CLOCK} (?:(?:\[\w+\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console

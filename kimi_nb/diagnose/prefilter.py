@@ -36,7 +36,7 @@ ERRORS = (
     r"\"(?:level|severity|lvl)\": ?\"(?:[Ee]rror|[Ff]atal|d?panic)\"",
     r"\d C \d+ \d+\] ",  # Ray's daemons, as they end
     # SGLang writes no level.
-    r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|error|timed out)",
+    r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|[Ee]rror|timed out)",
     r"Exception ignored in|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
     "(?:NCCL|RCCL) WARN|UCX Fatal|Transport retry count",

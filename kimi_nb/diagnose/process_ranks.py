@@ -133,7 +133,7 @@ def _label_natives(events: Sequence[Event]) -> None:
             if (
                 later.rank is not None
                 and later.said.grammar not in ("nccl", "cann", "slurm")
-                and (later.raised or later.said.level)
+                and (later.raised or later.said.level or later.said.grammar == "sglang")
             ):
                 near = later.first.number - event.lines[-1].number <= 60
                 # What the engine itself logs, with its process, is of no other one.
