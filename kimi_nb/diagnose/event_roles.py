@@ -29,7 +29,7 @@ _WRAPPER = re.compile(
     r"ERR\d{5} |^\[Error\]: |DIST internal error|Scheduler hit an exception|terminate called after|"
     r"ActorDiedError|RayActorError|died unexpectedly|died, exit code|"
     r"[Ww]atchdog thread terminated with exception(?!: (?:CUDA|HIP) error)|Process received signal|with errorcode|"
-    r"Aborted|Rank 0 scheduler is dead|Exception in ASGI application|resource_tracker|"
+    r"Aborted|\*\*\* SIGABRT received|Rank 0 scheduler is dead|Exception in ASGI application|resource_tracker|"
     r"Uncaught exception|(?:^|: )worker died$|Error getting async model runner output|"
     r"failed to load model|sample init resource failed|An error occurred while loading|"
     r"tasks? [\d,-]+: Terminated|\*\*\* STEP \S+ ON \S+ CANCELLED|execute fail|Execute Failed|loky-|commCreateFunc fail"
@@ -50,6 +50,9 @@ _CASCADE = re.compile(
 _EXIT = re.compile(
     r"^rank \d+ failed: exit code|tasks? [\d,-]+: Exited with exit code [1-9]|exited with code [1-9]\d?\b|ended with exit code [1-9]"
 )
+# How a process tells that it aborts, and what Ray says of it afterwards.
+_ABORTED = re.compile(r"^(?:Fatal Python error: |\*\*\* SIG[A-Z]+ received)", re.MULTILINE)
+_DIED = re.compile(r"^A worker died or was killed")
 # What one process only repeats of another.
 _QUOTED = re.compile(r"Worker failed with error|RayTaskError")
 # What a library says where another line of the same log tells more.
@@ -213,7 +216,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
     The time of an event is that of the first error of its process: what a process says last may
     only sum up what it said before.
     """
-    kept = _late(_lost(_special(found)))
+    kept = _late(_lost(_special(_hearsay(found))))
     when = _timed(kept)
     begun = _begun(kept, when)
     firm = any(one.role is Role.ROOT and not one.death for one in kept)
@@ -230,7 +233,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         untimed = one.death and not one.event.first.time
         return (
             one.role,
-            one.vague,
+            one.vague or (one.role is Role.WRAPPER and bool(_DIED.search(one.event.said.text))),
             # A death explains what happened where nothing else does; it is no rival to a cause that
             # its own log tells, unless its time says that it came before.
             one.death and firm and (untimed or _explained(one, kept)),
@@ -285,6 +288,16 @@ def _begun(found: Sequence[Candidate], when: Sequence[str]) -> dict[tuple[str, .
         key = process(one)
         begun[key] = min(begun.get(key, time), time)
     return begun
+
+
+def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with Ray's words of a worker's end put last where that worker tells it."""
+    if not any(_ABORTED.search(one.event.texts) for one in found):
+        return list(found)
+    return [
+        replace(one, role=Role.WRAPPER) if _DIED.search(one.event.said.text) else one
+        for one in found
+    ]
 
 
 def _lost(found: Sequence[Candidate]) -> list[Candidate]:

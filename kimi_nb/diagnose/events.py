@@ -348,7 +348,8 @@ class Events:
         record = said.grammar == "vllm" and said.source == event.said.source
         if said.calm or (said.level and not said.process and not record):
             return False
-        if not event.raised:
+        # What Ray passes on says itself, below, what it is.
+        if not event.raised or _HOLLOW.search(event.raised[-1].type):
             found = _NAMED.match(text)
             if found and _of_one(said, event.said):
                 event.raised.append(_raised(found, line, text))

@@ -17,7 +17,7 @@ from kimi_nb.diagnose.line_grammar import Said
 
 # Words of programs that write no level, by which they say that something is broken.
 _NATIVE = re.compile(
-    r"^(?:terminate called after|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
+    r"^(?:terminate called after|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
     r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
     r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP .*(?:timeout|failed)|OpenBLAS blas_thread_init: "
     r"pthread_create|LLVM ERROR|Failed: (?:CUDA|Assertion) error )"
@@ -33,7 +33,7 @@ _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure
 DEATH = re.compile(
     r"[Oo]ut of memory: Kill|oom[-_]kill|OOMKilled|CrashLoopBackOff|Killed process|^Killed$|task \d+: Out "
     r"Of Memory|exit ?code *:? *(?:-9|-11|137|139|-7|135|-4|132)\b|failed: signal|[Ss]ignal (?:4|7|9|11)\b|"
-    r"killed due to memory pressure|running low on memory|A worker died or was killed|NODE_FAIL|"
+    r"killed due to memory pressure|running low on memory|^\*\*\* SIG(?:SEGV|BUS|ILL|FPE) received|A worker died or was killed|NODE_FAIL|"
     r"Segmentation fault|exitCode: 137|line \d+: +\d+ (?:Killed|Aborted|Bus error|Illegal instruction) "
 )
 # NCCL writes its errors at WARN, beside remarks that mean nothing.

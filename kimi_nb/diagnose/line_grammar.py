@@ -47,7 +47,8 @@ _SPOKEN = (
 _WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?:#033\[[0-9;]*m)+",  # a colour as syslog writes it
+        r"(?:(?:#033)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
+        r"std(?:err|out): ?",
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "

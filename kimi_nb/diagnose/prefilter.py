@@ -45,7 +45,7 @@ ERRORS = (
     r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |Watchdog timeout",
     # How processes end.
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
-    r"terminate called|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
+    r"terminate called|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
     r"^Failed: (?:CUDA|Assertion) error |: Assertion `.*' failed\.",
     "Memory access fault|MPI_ABORT|A worker died|Xid|Resource temporarily unavailable",
     r"exit ?[cC]ode:? *-?[1-9]|\bsignal (?:[1-9]|SIG)|fatal error: ",
