@@ -145,7 +145,7 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
     component = components.of(
         texts,
         root.type if root else "",
-        [event.said.source, *event.frames],
+        [event.said.source, *((root and root.frames) or event.frames)],
         event.said.speaker or program or event.said.grammar,
     )
     if code is not None and (

@@ -79,6 +79,7 @@ class Raised:
     line: Line
     said: str
     link: str = ""  # how it came from the one before: "cause", "handling" or ""
+    frames: tuple[str, ...] = ()  # the files of its own innermost frames
 
 
 @dataclass(slots=True)
@@ -314,7 +315,7 @@ class Events:
             calm = said.calm and said.level != event._framed
             found = _RAISED.match(text) if not calm else None
             if found:
-                event.raised.append(_raised(found, line, text, event._link))
+                event.raised.append(_raised(found, line, text, event._link, event.frames))
                 event.lines.append(line)
                 if event.rank is None:
                     event.rank, event.label = said.rank, said.label
@@ -401,5 +402,8 @@ def _of_one(said: Said, before: Said) -> bool:
     return said.process in (before.process, _nameless(before.node) or before.process)
 
 
-def _raised(found: re.Match[str], line: Line, said: str, link: str = "") -> Raised:
-    return Raised(found["type"].rpartition(".")[2], (found["text"] or "").strip(), line, said, link)
+def _raised(
+    found: re.Match[str], line: Line, said: str, link: str = "", frames: Sequence[str] = ()
+) -> Raised:
+    kind, text = found["type"].rpartition(".")[2], (found["text"] or "").strip()
+    return Raised(kind, text, line, said, link, tuple(frames))

@@ -28,6 +28,8 @@ TOLD = (
     r"\brank (?P<rank>\d+) in world size (?P<world>\d+)",
     r"\brank (?P<rank>\d+) nranks (?P<world>\d+)",
 )
+# What names a rank without a level.
+_TELLS = re.compile(r"^MPI_ABORT was invoked on rank")
 _TOLD = tuple(map(re.compile, TOLD))
 
 
@@ -104,6 +106,21 @@ def _by_device(event: Event) -> bool:
     return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
 
 
+def _tells(event: Event) -> bool:
+    """Return whether an event is an error that its process tells, and no quoted line."""
+    said = event.said
+    return bool(event.raised or said.level or said.grammar == "sglang" or _TELLS.search(said.text))
+
+
+def _elsewhere(device: int | str | None, rank: int | str | None) -> bool:
+    """Return whether a rank cannot be on a device, "[7]": ranks are counted along those of a node.
+
+    A process that is shown one device alone calls it 0.
+    """
+    number = int(str(device).strip("[]"))
+    return isinstance(rank, int) and rank != number and rank - number <= number != 0
+
+
 def _label_natives(events: Sequence[Event]) -> None:
     """Give native lines without a label the rank of the labelled traceback that tells of them.
 
@@ -133,7 +150,7 @@ def _label_natives(events: Sequence[Event]) -> None:
             if (
                 later.rank is not None
                 and later.said.grammar not in ("nccl", "cann", "slurm")
-                and (later.raised or later.said.level or later.said.grammar == "sglang")
+                and _tells(later)
             ):
                 near = later.first.number - event.lines[-1].number <= 60
                 # What the engine itself logs, with its process, is of no other one.
@@ -142,6 +159,7 @@ def _label_natives(events: Sequence[Event]) -> None:
                     event.said.grammar == "nccl" and "Worker" in later.said.speaker
                 )
                 own = not strict or one_process(event.said, later.said)
+                own = own and not (_by_device(event) and _elsewhere(event.rank, later.rank))
                 if near and own and event.said.grammar != "slurm":
                     event.rank, event.label = later.rank, later.label
                 break

@@ -24,6 +24,7 @@ DRAWS = {
         "fifth_draw",
         "sixth_draw",
         "seventh_draw",
+        "eighth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

@@ -133,3 +133,17 @@ def test_with_a_plan_and_in_the_log_of_a_rank_its_number_counts(tmp_path):
     (tmp_path / "rank_0.log").write_text("\n".join(failing("(Worker_DP0_TP3_EP3 pid=400) ")) + "\n")
     (tmp_path / "serve.log").unlink()
     assert doctor.examine(tmp_path).first.rank == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "rank", "named"), [(7, 0, "[7]"), (7, 7, 7), (3, 11, 11), (3, 5, "[3]"), (0, 5, 5)]
+)
+def test_a_device_is_of_a_rank_that_can_be_on_it(device, rank, named, tmp_path):
+    found = first(
+        tmp_path,
+        f"h1:345:360 [{device}] transport/nvls.cc:157 NCCL WARN Cuda failure 1 'invalid argument'",
+        f"[rank{rank}]: Traceback (most recent call last):",
+        f'[rank{rank}]:   File "/opt/vllm/pynccl_wrapper.py", line 223, in NCCL_CHECK',
+        f"[rank{rank}]: FluxError: no flux",
+    )
+    assert (found.rank, found.line) == (named, 1)
