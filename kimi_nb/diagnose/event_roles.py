@@ -122,7 +122,7 @@ class Candidate:
         """Whether it says more than a general signature."""
         if self.match is not None:
             return not self.match.signature.general
-        return self.role is Role.ROOT and not self.death
+        return self.role is Role.ROOT and not (self.death or self.vague)
 
 
 def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidate:

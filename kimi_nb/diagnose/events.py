@@ -51,6 +51,11 @@ _HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|Exce
 # The worker in which an exception was raised that Ray passes on.
 _REMOTE = re.compile(r"\bray::\S+ \(pid=(\d+), ip=([\w.:]+)")
 
+# What Ray tells below the end of an actor of where it was.
+_PLACE = re.compile(
+    r"\s+(?:pid: (?P<pid>\d+)|ip: \[?(?P<ip>[\w.:]+)|(?:class_name|actor_id|name|namespace): )"
+)
+
 # How C++ and Rust report an exception: its type on one line, its words on the next.
 _THROWN = re.compile(
     r"terminate called after throwing an instance of '(?P<type>[^']+)'|panicked at "
@@ -340,6 +345,9 @@ class Events:
             return True
         if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
             return False
+        if _of_one(said, event.said) and _tells_place(event, text):
+            event.lines.append(line)
+            return True
         if _explains_npu(said, event):
             if event.rank is None and process_ranks.one_process(said, event.said):
                 event.rank, event.label = said.rank, said.label
@@ -384,6 +392,18 @@ class Events:
                 " ".join((event.said.source, event.said.text, *event.frames[-4:]))
             ):
                 event.harmless = "refused"
+
+
+def _tells_place(event: Event, text: str) -> bool:
+    """Note where an actor of Ray was that ended; return whether a line tells of it."""
+    place = _PLACE.match(text) if event.raised and "Actor" in event.raised[-1].type else None
+    if place is None:
+        return False
+    ip, pid = event.remote.split("|")[1:] if event.remote else ("", "")
+    event.remote = f"|{place['ip'] or ip}|{place['pid'] or pid}"
+    if event.rank is None and place["ip"]:
+        event.rank = event.label = f"ip={place['ip']}"
+    return True
 
 
 def _explains_npu(said: Said, event: Event) -> bool:

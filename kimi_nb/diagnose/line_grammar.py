@@ -68,7 +68,8 @@ _WRAPPERS = tuple(
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
-        r"(?P<task> ?\d{1,4}): (?=[(\[A-Z])",  # srun --label
+        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/])",  # srun --label
+        r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
         # mpirun --tag-output --timestamp-output
         r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
         r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
@@ -139,6 +140,7 @@ _NATIVE = tuple(
             r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
             r"(?:(?P<who>UCX) +)?(?:(?P<level>Fatal|FATAL|ERROR|WARN):? +)?",
         ),
+        ("ucx", r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?=Caught signal)"),
         (
             "ray",
             rf"\[{_DAY} {_CLOCK} (?P<level>[DIWEC]) \d+ \d+\] "

@@ -40,7 +40,7 @@ ERRORS = (
     r"Exception ignored in|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
     "(?:NCCL|RCCL) WARN|UCX Fatal|Transport retry count",
-    r"/nvshmem\S*:\d+: ",
+    r"nvshmem\S*:\d+: |nvlink error |ninja: build stopped",
     r"^(?:slurmstepd|srun|sbatch): (?:error|fatal): ",
     r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |Watchdog timeout",
     # How processes end.

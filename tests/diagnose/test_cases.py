@@ -25,6 +25,7 @@ DRAWS = {
         "sixth_draw",
         "seventh_draw",
         "eighth_draw",
+        "ninth_draw",
     )
 }
 FAILURES = DRAWS["failures"]
