@@ -291,13 +291,19 @@ def _begun(found: Sequence[Candidate], when: Sequence[str]) -> dict[tuple[str, .
 
 
 def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
-    """Return the events with Ray's words of a worker's end put last where that worker tells it."""
-    if not any(_ABORTED.search(one.event.texts) for one in found):
-        return list(found)
-    return [
-        replace(one, role=Role.WRAPPER) if _DIED.search(one.event.said.text) else one
-        for one in found
-    ]
+    """Return the events with what others say of a worker's end put behind what it says itself.
+
+    Ray's words come last where the worker tells that it aborts, and who only waits for one that has
+    died tells nothing.
+    """
+    if any(_ABORTED.search(one.event.texts) for one in found):
+        found = [
+            replace(one, role=Role.WRAPPER) if _DIED.search(one.event.said.text) else one
+            for one in found
+        ]
+    # Who waits for a process that has died waits in vain.
+    dead = any(one.match is not None and one.match.signature.id == "worker-died" for one in found)
+    return [one for one in found if not (dead and one.role is Role.WAITS)]
 
 
 def _lost(found: Sequence[Candidate]) -> list[Candidate]:

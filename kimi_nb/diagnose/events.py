@@ -225,10 +225,14 @@ class Events:
         if said.process and said.process in self._by_process:
             return self._by_process[said.process]
         if not said.process and (
-            not said.level or said.grammar == "vllm" or self._traces_at_level(said)
+            not said.level or self._records(said) or self._traces_at_level(said)
         ):
             return self._last if self._last is None or self._left > 0 else None
         return None
+
+    def _records(self, said: Said) -> bool:
+        """Return whether a line is of a record of many lines of a process without a name."""
+        return said.grammar == "vllm" and (self._last is None or not self._last.said.process)
 
     def _traces_at_level(self, said: Said) -> bool:
         """Return whether a line goes on with a traceback that another program logs at some level."""

@@ -22,7 +22,7 @@ _NATIVE = re.compile(
     r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP .*(?:timeout|failed)|OpenBLAS blas_thread_init: "
     r"pthread_create|LLVM ERROR|Caught signal (?:4|6|7|8|11)\b|nvlink error |ninja: build stopped|Failed: (?:CUDA|Assertion) error )"
     r"|: Assertion `.*' failed\.|"
-    r"\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
+    r"\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |[Ww]atchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
     r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
     r"exit ?[cC]ode *:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
     r"|NVRM: Xid|nvshmem\S*: .*(?:exiting|non-zero status: [1-9]|NULL value|Unable to initialize any)|^Transport retry count|Out [Oo]f [Mm]emory|HSA_STATUS_ERROR|^Root Cause \(first observed failure\)"

@@ -324,8 +324,8 @@ def of(line: str) -> Said:
     rank = found.rank
     if rank is None and (told_rank := _RANK_IN_TEXT.search(text[:_REACH])):
         rank = int(next(filter(None, told_rank.groups())))
-    if rank is None and ended:
-        rank = ended[1]
+    if ended and (rank is None or found.speaker.startswith("EngineCore")):
+        rank = f"DP{rank} {ended[1]}" if rank else ended[1]
     if rank is None and found.pid and (device := _DEVICE_IN_TEXT.search(text)):
         rank = f"[{device[1]}]"
     label = " ".join(
@@ -334,7 +334,7 @@ def of(line: str) -> Said:
             (
                 _label(found.parts),
                 "" if found.parts else found.named,
-                ended[1] if ended and ended[1] != rank else "",
+                ended[1] if ended and (found.parts or ended[1] != rank) else "",
             ),
         )
     )

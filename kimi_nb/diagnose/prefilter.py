@@ -42,7 +42,7 @@ ERRORS = (
     "(?:NCCL|RCCL) WARN|UCX Fatal|Transport retry count",
     r"nvshmem\S*:\d+: |nvlink error |ninja: build stopped",
     r"^(?:slurmstepd|srun|sbatch): (?:error|fatal): ",
-    r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |Watchdog timeout",
+    r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |[Ww]atchdog timeout",
     # How processes end.
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
     r"terminate called|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",

@@ -26,6 +26,7 @@ DRAWS = {
         "seventh_draw",
         "eighth_draw",
         "ninth_draw",
+        "tenth_draw",
     )
 }
 FAILURES = DRAWS["failures"]
