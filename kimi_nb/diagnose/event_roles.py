@@ -37,7 +37,7 @@ _WRAPPER = re.compile(
 _CASCADE = re.compile(
     r"closed by peer|[Cc]onnection reset by peer|remote process exited|recvValue failed|[Bb]roken pipe|"
     # What the monitors of torch say once a watchdog hangs, or another rank has given up.
-    r"[Hh]eartbeat monitor timed out|no heartbeat of its watchdog|watchdog (?:hang|got stuck)|dump.? flag|dump signal|signal dumping|Timeout at NCCL work|failed collective not found|"
+    r"[Hh]eartbeat monitor timed out|no heartbeat of its watchdog|watchdog (?:hang|got stuck)|dump.? flag|dump signal|signal dumping|to dump debug info|Timeout at NCCL work|failed collective not found|"
     r"sendBytes failed|failed to recv, got 0 bytes|communicator was aborted|monitoredBarrier|"
     r"REMOTE_DISCONNECT|collective operation timeout|Watchdog caught|lost (?:node )?rank|Session \S+ "
     r"failed|transfer failed for request|Context is not active|mark it inactive|"

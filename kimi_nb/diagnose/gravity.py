@@ -38,7 +38,7 @@ DEATH = re.compile(
 )
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
-    r"fail|error|errno|no route|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt|status=[1-9]",
+    r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt|status=[1-9]",
     re.IGNORECASE,
 )
 # By these words SGLang, which writes no level, says that something went wrong.

@@ -47,7 +47,7 @@ _SPOKEN = (
 _WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?:(?:#033)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
+        r"(?:(?:#033|ESC|\^\[)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
         r"std(?:err|out): ?",
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
@@ -57,7 +57,7 @@ _WRAPPERS = tuple(
         r"[\w.-]+ +\| ?",  # docker compose
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
-        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-)",
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d)\t|\[{_DAY}T{_CLOCK}Z\] ",  # collectors, CI
         # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
         rf"{_DAY} {_CLOCK} (?:(?:\[\w+\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",

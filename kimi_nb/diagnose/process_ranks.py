@@ -106,6 +106,11 @@ def _by_device(event: Event) -> bool:
     return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
 
 
+def _same_pid(one: Event, other: Event) -> bool:
+    """Return whether two events name the same process, so that the device of one is the other's."""
+    return _number(one) == _number(other) and _same(one, other)
+
+
 def _tells(event: Event) -> bool:
     """Return whether an event is an error that its process tells, and no quoted line."""
     said = event.said
@@ -137,6 +142,13 @@ def _label_natives(events: Sequence[Event]) -> None:
             known = next((one for one in named.get(_number(event), ()) if _same(one, event)), None)
             if known is not None:
                 event.rank, event.label = known.rank, known.label
+    for event in events:
+        if event.rank is None and event.said.process:
+            device = next(
+                (one for one in events if _by_device(one) and _same_pid(one, event)), None
+            )
+            if device is not None:
+                event.rank, event.label = device.rank, device.label
     ended: Event | None = None
     for at, event in enumerate(events):
         if any(one.signature.id == "rank-died" for one in event.matches):

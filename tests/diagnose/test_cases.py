@@ -27,6 +27,7 @@ DRAWS = {
         "eighth_draw",
         "ninth_draw",
         "tenth_draw",
+        "eleventh_draw",
     )
 }
 FAILURES = DRAWS["failures"]

@@ -115,6 +115,7 @@ AROUND = (
     "  | ",
     "stderr: ",
     "[36m",
+    "ESC[36m",
     "Nov 22 05:49:28 node-7 vllm[4711]: ",
 )
 
