@@ -341,7 +341,8 @@ def _may_be_named(found: Finding, line: Line, placed: Placed) -> bool:
     A plan, and the file of a rank, count data parallel ranks.
     """
     number = log_lines.rank_of(line.text)
-    return not placed.engines and line.rank is None and number is not None and found.rank == number
+    own = (number, line_grammar.of(line.text).rank)
+    return not placed.engines and line.rank is None and number is not None and found.rank in own
 
 
 def _named(found: Finding, line: Line, placed: Placed) -> Finding:

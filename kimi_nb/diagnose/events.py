@@ -28,6 +28,7 @@ _TRACE = 400  # lines of one traceback, its chain included
 _DETAILS, _FRAMES = 12, 12  # that are kept of an event
 _MOST = 200  # events of one log; after that only those that a signature knows
 _NEAR = 3  # lines between an announcement and its traceback
+_AMONG = 200  # and where the lines of other processes may be among them
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
@@ -72,6 +73,8 @@ _NPU_CALL = re.compile(
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = re.compile(r"NPU warning, error code is \d")
 _BELOW = 8  # lines
+# The device of the process, in a record of the engine.
+_NPU_DEVICE = re.compile(r"^\[ERROR\] [\d:-]+ \(PID:\d+, Device:(\d+), RankID:")
 _CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
 
 
@@ -254,7 +257,9 @@ class Events:
             event.matches.append(match)
         event.harmless = gravity.why_harmless(said)
         opened = _TRACEBACK.search(said.text)
-        before = self._last
+        # Where several processes speak at once, other lines stand between.
+        own = self._by_process.get(said.process) if said.process else None
+        before, near = (own, _AMONG) if own is not None else (self._last, _NEAR)
         if (
             opened
             and not (opened.start() and said.grammar == "sglang")  # announced on the same line
@@ -264,7 +269,7 @@ class Events:
             and not gravity.DEATH.search(before.said.text)
             and before.said.process in ("", said.process)
             and before.said.grammar not in gravity.LIBRARIES
-            and line.number - before.lines[-1].number <= _NEAR
+            and line.number - before.lines[-1].number <= near
             and before.lines[-1].file == line.file
         ):
             if match is not None:
@@ -376,6 +381,8 @@ class Events:
         self._says_native(event, said, line)
         if event.rank is None:
             event.rank, event.label = said.rank, said.label
+        if event.rank is None and (device := _NPU_DEVICE.search(text)):
+            event.rank, event.label = int(device[1]), device[1]
         event.lines.append(line)
         return True
 

@@ -28,6 +28,7 @@ DRAWS = {
         "ninth_draw",
         "tenth_draw",
         "eleventh_draw",
+        "twelfth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
@@ -147,3 +148,44 @@ def test_a_device_is_of_a_rank_that_can_be_on_it(device, rank, named, tmp_path):
         f"[rank{rank}]: FluxError: no flux",
     )
     assert (found.rank, found.line) == (named, 1)
+
+
+FRAMES = [
+    line
+    for at in range(6)
+    for line in (
+        f'  File "/x/vllm/v1/worker/part_{at}.py", line {at}, in run',
+        "    return call(*args)",
+    )
+]
+STORM = [
+    "WorkerProc hit an exception.",
+    "Traceback (most recent call last):",
+    *FRAMES,
+    "FluxError: no",
+]
+FORMS = {
+    "(VllmWorker rank={rank} pid=4{rank:02}) ": "{rank}",
+    "(Worker_TP{rank} pid=4{rank:02}) ": "TP{rank}",
+    "(Worker_DP1_TP{rank}_EP{rank} pid=4{rank:02}) ": "DP1_TP{rank}_EP{rank}",
+    "(EngineCore_DP0 pid=9) (RayWorkerWrapper pid=4{rank:02}, ip=192.0.2.{rank}) ": "{rank}",
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("form", FORMS)
+def test_of_workers_that_speak_at_once_the_first_counts(form, seed, tmp_path):
+    chance = random.Random(seed)
+    ranks = chance.sample(range(16), 8)
+    told = [
+        form.format(rank=rank) + TOLD[1].format(rank=rank) for rank in range(16) if "Ray" in form
+    ]
+    left = [
+        [f"{form.format(rank=rank)}ERROR 10-22 14:01:11 [m.py:9] {line}" for line in STORM]
+        for rank in ranks
+    ]
+    mixed = [left[0].pop(0)]
+    while any(left):
+        mixed.append(chance.choice([one for one in left if one]).pop(0))
+    found = first(tmp_path, *told, *mixed)
+    assert (str(found.rank), found.exception) == (FORMS[form].format(rank=ranks[0]), "FluxError")
