@@ -16,6 +16,7 @@ from typing import Any
 
 from kimi_nb.diagnose import (
     collectives,
+    event_ranks,
     event_roles,
     gravity,
     log_lines,
@@ -87,7 +88,7 @@ class Sight:
         A program that was last seen waiting counts as a failure only if nothing but errors, or a
         shutdown, followed: if it went on, it did not wait in vain.
         """
-        self._events.ranks.label(self._events.all)
+        event_ranks.label(self._events.all, self._events.ranks)
         for event in self._events.all:
             # An engine that is told to stop logs the same words as one whose core has died.
             if event.stopped and event_roles.follows(event):
