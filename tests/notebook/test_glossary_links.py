@@ -84,6 +84,7 @@ def test_an_exception_is_of_use():
     words = {word.name for word in glossary_links.words()}
     allowed = glossary_links.exceptions()
     assert {*allowed["everyday"], *allowed["pages"]} <= words
+    assert set(allowed["notebooks"]) <= {path.stem for path in NOTEBOOKS}
     books = "".join(path.read_text(encoding="utf-8") for path in NOTEBOOKS)
     assert [phrase for phrase in allowed["other_senses"] if phrase not in books] == []
     for pages in allowed["pages"].values():
