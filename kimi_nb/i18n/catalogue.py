@@ -188,8 +188,8 @@ class Catalogue:
         # Names stay a list as they are written, so that they can be copied.
         joined = out[0]
         for before, one in itertools.pairwise(out):
-            name = before.rpartition("：")[2]  # the first may stand behind what they are
-            joined += (", " if f"{name}, {one}" in text else "，") + one
+            last = before.rpartition("：")[2]  # the first may stand behind what they are
+            joined += (", " if f"{last}, {one}" in text else "，") + one
         return joined
 
 
