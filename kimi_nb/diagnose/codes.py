@@ -18,7 +18,7 @@ from kimi_nb.core import data_files
 
 # Of two codes in one failure, that of the table that stands first says more.
 TABLES = ("cann", "hccl", "acl", "cuda", "hip", "nccl", "hub", "errno", "exits")
-_INNER = re.compile(r"E\w9999|EL0003|EZ9903")  # codes that only say "inside this module"
+_INNER = re.compile(r"E\w9999|EL0003|EZ9903|361001")  # codes that only say "inside this module"
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Code:
     component: str
     help: str
     page: str
+
+    @property
+    def general(self) -> bool:
+        """Whether it only says that something inside a module failed."""
+        return bool(_INNER.fullmatch(self.code))
 
     def __str__(self) -> str:
         return f"{self.table} {self.code}: {self.text}"
@@ -90,7 +95,7 @@ def all_of(text: str) -> list[Code]:
         for words, code in table.words:
             if code not in found and words.search(text):
                 found[code] = table.codes[code]
-    return sorted(found.values(), key=lambda one: bool(_INNER.fullmatch(one.code)))
+    return sorted(found.values(), key=lambda one: one.general)
 
 
 def of(text: str) -> Code | None:

@@ -32,8 +32,8 @@ def accuse(first: Candidate, found: Sequence[Candidate], ranks: Sequence[int]) -
     waiting = [one for one in found if one.role is Role.CASCADE]
     for one in waiting:
         named = REMOTE.search(one.event.texts)
-        if named and _silent(int(named[1] or named[2]), waiting):
-            return replace(one, accused=int(named[1] or named[2]))
+        if named and _silent(int(named[1]), waiting):
+            return replace(one, accused=int(named[1]))
     said = [_counts(waiting, words) for words in _COUNTS]
     for counts in said:
         behind = _behind(counts)

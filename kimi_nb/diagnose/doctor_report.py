@@ -13,6 +13,7 @@ from kimi_nb.diagnose import (
     explanation,
     first_failure,
     followers,
+    line_grammar,
     log_lines,
     log_summary,
     matching,
@@ -31,7 +32,8 @@ class Finding:
     """One failure.
 
     Attributes:
-        rank: The rank's number, or its name as it is logged ("TP4") where it has no other.
+        rank: The rank's number, or its name as it is logged where it has no other ("TP4"), or is one
+            of the several workers of a data parallel rank ("DP0_TP3_EP3") and no plan is known.
         devices: The devices of the rank on its node, if a plan is known.
         line: The number of the line in ``file``.
         time: The time as "MM-DD HH:MM:SS".
@@ -266,7 +268,7 @@ def _known(match: Match, placed: Placed, when: str) -> Finding:
     )
     own = guilty.node == line.node
     worker = log_lines.parts_of(line.text).get("TP") if own else None
-    return Finding(
+    found = Finding(
         signature.id,
         guilty.kind,
         guilty.cause,
@@ -281,6 +283,7 @@ def _known(match: Match, placed: Placed, when: str) -> Finding:
         signature.refs,
         signature.see,
     )
+    return _named(found, line, placed)
 
 
 def _who(line: Line, placed: Placed) -> tuple[int | None, tuple[int, ...]]:
@@ -301,7 +304,9 @@ def _first(
     else:
         found = _unknown(guilty, told, placed)
     named = guilty.event.rank if guilty.event.rank is not None else guilty.rank
-    if found.rank is None and found.node == guilty.node and not attribution.of_node(found.kind):
+    of_node = found.node != guilty.node or attribution.of_node(found.kind)
+    nameless = found.rank is None and not of_node
+    if named is not None and (nameless or _may_be_named(found, guilty.line, placed)):
         found = replace(found, rank=named)
     if guilty.accused is not None:
         node = next(
@@ -328,6 +333,24 @@ def _first(
         page=told.page,
         label=guilty.event.label,
     )
+
+
+def _may_be_named(found: Finding, line: Line, placed: Placed) -> bool:
+    """Return whether a rank is only the data parallel one of the line, of which a worker is a part.
+
+    A plan, and the file of a rank, count data parallel ranks.
+    """
+    number = log_lines.rank_of(line.text)
+    own = (number, line_grammar.of(line.text).rank)
+    return not placed.engines and line.rank is None and number is not None and found.rank in own
+
+
+def _named(found: Finding, line: Line, placed: Placed) -> Finding:
+    """Return a finding with the name of the worker that wrote its line as its rank."""
+    said = line_grammar.of(line.text).rank
+    if isinstance(said, str) and _may_be_named(found, line, placed):
+        return replace(found, rank=said)
+    return found
 
 
 def _unknown(guilty: Candidate, told: explanation.Explanation, placed: Placed) -> Finding:

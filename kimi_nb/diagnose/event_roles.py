@@ -29,13 +29,16 @@ _WRAPPER = re.compile(
     r"ERR\d{5} |^\[Error\]: |DIST internal error|Scheduler hit an exception|terminate called after|"
     r"ActorDiedError|RayActorError|died unexpectedly|died, exit code|"
     r"[Ww]atchdog thread terminated with exception(?!: (?:CUDA|HIP) error)|Process received signal|with errorcode|"
-    r"Aborted|Rank 0 scheduler is dead|Exception in ASGI application|resource_tracker|"
+    r"Aborted|\*\*\* SIGABRT received|Rank 0 scheduler is dead|Exception in ASGI application|resource_tracker|"
     r"Uncaught exception|(?:^|: )worker died$|Error getting async model runner output|"
     r"failed to load model|sample init resource failed|An error occurred while loading|"
     r"tasks? [\d,-]+: Terminated|\*\*\* STEP \S+ ON \S+ CANCELLED|execute fail|Execute Failed|loky-|commCreateFunc fail"
 )
 _CASCADE = re.compile(
     r"closed by peer|[Cc]onnection reset by peer|remote process exited|recvValue failed|[Bb]roken pipe|"
+    # What the monitors of torch say once a watchdog hangs, or another rank has given up.
+    r"[Hh]eartbeat monitor timed out|no heartbeat of its watchdog|watchdog (?:hang|got stuck)|dump.? flag|dump signal|signal dumping|to dump debug info|Timeout at NCCL work|failed collective not found|"
+    r"sendBytes failed|failed to recv, got 0 bytes|communicator was aborted|monitoredBarrier|"
     r"REMOTE_DISCONNECT|collective operation timeout|Watchdog caught|lost (?:node )?rank|Session \S+ "
     r"failed|transfer failed for request|Context is not active|mark it inactive|"
     r"(?:failure|timeout)\)? detected by watchdog|Observed flight recorder dump|Some NCCL operations have failed|To avoid data inconsistency|"
@@ -47,12 +50,18 @@ _CASCADE = re.compile(
 _EXIT = re.compile(
     r"^rank \d+ failed: exit code|tasks? [\d,-]+: Exited with exit code [1-9]|exited with code [1-9]\d?\b|ended with exit code [1-9]"
 )
+# How a process tells that it aborts, and what Ray says of it afterwards.
+_ABORTED = re.compile(r"^(?:Fatal Python error: |\*\*\* SIG[A-Z]+ received)", re.MULTILINE)
+_DIED = re.compile(r"^A worker died or was killed")
 # What one process only repeats of another.
 _QUOTED = re.compile(r"Worker failed with error|RayTaskError")
 # What a library says where another line of the same log tells more.
 _GENERAL = re.compile(r"NIXL_ERR_BACKEND")
 _SHUTDOWN = re.compile(r"SIGTERM|SIGINT|KeyboardInterrupt|shutting down", re.IGNORECASE)
-REMOTE = re.compile(r"from remote rank: ?\[?(\d+)|[Rr]emote rank(?:_?id)?: ?\[?(\d+)")
+REMOTE = re.compile(
+    r"(?:from remote rank: ?\[?|[Rr]emote rank(?:_?id)?: ?\[?|\bRanks? (?=\d+ failed to pass)|"
+    r"monitoredBarrier, but received errors while waiting for send/recv from rank )(\d+)"
+)
 
 
 class Role(enum.IntEnum):
@@ -113,7 +122,7 @@ class Candidate:
         """Whether it says more than a general signature."""
         if self.match is not None:
             return not self.match.signature.general
-        return self.role is Role.ROOT and not self.death
+        return self.role is Role.ROOT and not (self.death or self.vague)
 
 
 def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidate:
@@ -130,22 +139,31 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
         for text in (event.said.text, event.texts)
     )
     texts = [said, own, all_of_it]
-    code = codes.of(said) or codes.of(event.texts)
+    code = codes.of(said)
+    if code is None or code.general:
+        code = codes.of(event.texts) or code
     component = components.of(
         texts,
         root.type if root else "",
-        [event.said.source, *event.frames],
+        [event.said.source, *((root and root.frames) or event.frames)],
         event.said.speaker or program or event.said.grammar,
     )
     if code is not None and (
         component is None
         or component.id in ("device", "network", "kernel", "library", "model")
-        or code.table in ("aclError", "cudaError", "CANN")
+        or (code.table in ("aclError", "cudaError", "CANN") and not _names_more(component, code))
     ):
         component = components.by_id(code.component)
     death = bool(gravity.DEATH.search(said) or (root is None and gravity.DEATH.search(event.texts)))
     return Candidate(
         event, node, rank, match, _role(event, match, said, death), death, code, component
+    )
+
+
+def _names_more(component: Component, code: Code) -> bool:
+    """Return whether the words tell more of the part than a code, which is that of any kernel."""
+    return code.component == "kernel" and (
+        component.id == "deepep" or (code.general and component.id == "hccl")
     )
 
 
@@ -198,7 +216,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
     The time of an event is that of the first error of its process: what a process says last may
     only sum up what it said before.
     """
-    kept = _late(_lost(_special(found)))
+    kept = _late(_lost(_special(_hearsay(found))))
     when = _timed(kept)
     begun = _begun(kept, when)
     firm = any(one.role is Role.ROOT and not one.death for one in kept)
@@ -215,7 +233,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         untimed = one.death and not one.event.first.time
         return (
             one.role,
-            one.vague,
+            one.vague or (one.role is Role.WRAPPER and bool(_DIED.search(one.event.said.text))),
             # A death explains what happened where nothing else does; it is no rival to a cause that
             # its own log tells, unless its time says that it came before.
             one.death and firm and (untimed or _explained(one, kept)),
@@ -270,6 +288,22 @@ def _begun(found: Sequence[Candidate], when: Sequence[str]) -> dict[tuple[str, .
         key = process(one)
         begun[key] = min(begun.get(key, time), time)
     return begun
+
+
+def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with what others say of a worker's end put behind what it says itself.
+
+    Ray's words come last where the worker tells that it aborts, and who only waits for one that has
+    died tells nothing.
+    """
+    if any(_ABORTED.search(one.event.texts) for one in found):
+        found = [
+            replace(one, role=Role.WRAPPER) if _DIED.search(one.event.said.text) else one
+            for one in found
+        ]
+    # Who waits for a process that has died waits in vain.
+    dead = any(one.match is not None and one.match.signature.id == "worker-died" for one in found)
+    return [one for one in found if not (dead and one.role is Role.WAITS)]
 
 
 def _lost(found: Sequence[Candidate]) -> list[Candidate]:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kimi_nb.diagnose import gravity, line_grammar
+from kimi_nb.diagnose import gravity, line_grammar, process_ranks
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line, Match
 
@@ -28,7 +28,7 @@ _TRACE = 400  # lines of one traceback, its chain included
 _DETAILS, _FRAMES = 12, 12  # that are kept of an event
 _MOST = 200  # events of one log; after that only those that a signature knows
 _NEAR = 3  # lines between an announcement and its traceback
-_QUOTED = 20  # last lines of a rank's log that a launcher shows
+_AMONG = 200  # and where the lines of other processes may be among them
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
@@ -50,7 +50,12 @@ _HANDLED = "During handling of the above exception"
 _HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
 # The worker in which an exception was raised that Ray passes on.
-_REMOTE = re.compile(r"\bray::\S+ \(pid=\d+, ip=([\w.:]+)")
+_REMOTE = re.compile(r"\bray::\S+ \(pid=(\d+), ip=([\w.:]+)")
+
+# What Ray tells below the end of an actor of where it was.
+_PLACE = re.compile(
+    r"\s+(?:pid: (?P<pid>\d+)|ip: \[?(?P<ip>[\w.:]+)|(?:class_name|actor_id|name|namespace): )"
+)
 
 # How C++ and Rust report an exception: its type on one line, its words on the next.
 _THROWN = re.compile(
@@ -68,6 +73,8 @@ _NPU_CALL = re.compile(
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = re.compile(r"NPU warning, error code is \d")
 _BELOW = 8  # lines
+# The device of the process, in a record of the engine.
+_NPU_DEVICE = re.compile(r"^\[ERROR\] [\d:-]+ \(PID:\d+, Device:(\d+), RankID:")
 _CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
 
 
@@ -80,6 +87,7 @@ class Raised:
     line: Line
     said: str
     link: str = ""  # how it came from the one before: "cause", "handling" or ""
+    frames: tuple[str, ...] = ()  # the files of its own innermost frames
 
 
 @dataclass(slots=True)
@@ -95,6 +103,7 @@ class Event:
         harmless: Why it is no failure ("refused", "ignored", "stopped"), or "".
         stopped: Whether the program had been told to stop before.
         rank: Who speaks, as `line_grammar.Said` has it; of a native line whom it belongs to.
+        remote: The process in which Ray says that its exception was raised, or "".
     """
 
     said: Said
@@ -106,7 +115,9 @@ class Event:
     stopped: bool = False
     rank: int | str | None = None
     label: str = ""
+    remote: str = ""
     _traced: int = 0
+    _framed: str = ""  # the level at which its frames are written
     _inside: bool = False
     _link: str = ""
 
@@ -150,6 +161,7 @@ class Events:
         self._left = 0  # lines that still belong to the last event
         self._keys: set[tuple[object, ...]] = set()
         self._warned: tuple[Said, Line] | None = None  # of an NPU
+        self.ranks = process_ranks.ProcessRanks()
 
     @property
     def open(self) -> bool:
@@ -166,6 +178,7 @@ class Events:
     def take(self, line: Line, match: Match | None, chosen: bool = True) -> Event | None:
         """Take a line; return the event to which it belongs, or None if it reports no error."""
         said = line_grammar.of(line.text)
+        self.ranks.take(said)
         if _NPU_WARNING.search(said.text):
             self._warned = said, line
         if _IGNORED in said.text:
@@ -214,9 +227,24 @@ class Events:
             return self._last
         if said.process and said.process in self._by_process:
             return self._by_process[said.process]
-        if not said.process and (not said.level or said.grammar == "vllm"):
+        if not said.process and (
+            not said.level or self._records(said) or self._traces_at_level(said)
+        ):
             return self._last if self._last is None or self._left > 0 else None
         return None
+
+    def _records(self, said: Said) -> bool:
+        """Return whether a line is of a record of many lines of a process without a name."""
+        return said.grammar == "vllm" and (self._last is None or not self._last.said.process)
+
+    def _traces_at_level(self, said: Said) -> bool:
+        """Return whether a line goes on with a traceback that another program logs at some level."""
+        last = self._last
+        return (
+            last is not None
+            and last._inside
+            and (said.level == last._framed or bool(_FRAME.match(said.text)))
+        )
 
     def _begin(self, said: Said, line: Line, match: Match | None) -> Event:
         if len(self.all) >= _MOST and (match is None or match.key in self._keys):
@@ -229,7 +257,9 @@ class Events:
             event.matches.append(match)
         event.harmless = gravity.why_harmless(said)
         opened = _TRACEBACK.search(said.text)
-        before = self._last
+        # Where several processes speak at once, other lines stand between.
+        own = self._by_process.get(said.process) if said.process else None
+        before, near = (own, _AMONG) if own is not None else (self._last, _NEAR)
         if (
             opened
             and not (opened.start() and said.grammar == "sglang")  # announced on the same line
@@ -239,7 +269,7 @@ class Events:
             and not gravity.DEATH.search(before.said.text)
             and before.said.process in ("", said.process)
             and before.said.grammar not in gravity.LIBRARIES
-            and line.number - before.lines[-1].number <= _NEAR
+            and line.number - before.lines[-1].number <= near
             and before.lines[-1].file == line.file
         ):
             if match is not None:
@@ -288,19 +318,25 @@ class Events:
             return False
         frame = _FRAME.match(text)
         if frame:
-            event._inside = True
+            event._inside, event._framed = True, said.level
             event.frames = [*event.frames[-_FRAMES + 1 :], frame["path"]]
             self._left = _TRACE
             return True
         if event._inside:
             if not text.strip() or text[0] in " \t\u2502\u256d\u2570|^":
                 return True
-            found = _RAISED.match(text) if not said.calm else None
+            # A program that logs what another one says has one level for all of it.
+            calm = said.calm and said.level != event._framed
+            found = _RAISED.match(text) if not calm else None
             if found:
-                event.raised.append(_raised(found, line, text, event._link))
+                event.raised.append(_raised(found, line, text, event._link, event.frames))
                 event.lines.append(line)
-                if event.rank is None and (remote := _REMOTE.search(text)):
-                    event.rank = event.label = f"ip={remote[1]}"
+                if event.rank is None:
+                    event.rank, event.label = said.rank, said.label
+                if remote := _REMOTE.search(text):
+                    event.remote = f"|{remote[2]}|{remote[1]}"
+                    if event.rank is None:
+                        event.rank = event.label = f"ip={remote[2]}"
                 event._inside, event._link = False, ""
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
@@ -318,8 +354,11 @@ class Events:
             return True
         if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
             return False
+        if _of_one(said, event.said) and _tells_place(event, text):
+            event.lines.append(line)
+            return True
         if _explains_npu(said, event):
-            if event.rank is None and _one_process(said, event.said):
+            if event.rank is None and process_ranks.one_process(said, event.said):
                 event.rank, event.label = said.rank, said.label
             event.lines.append(line)
             return True
@@ -327,7 +366,8 @@ class Events:
         record = said.grammar == "vllm" and said.source == event.said.source
         if said.calm or (said.level and not said.process and not record):
             return False
-        if not event.raised:
+        # What Ray passes on says itself, below, what it is.
+        if not event.raised or _HOLLOW.search(event.raised[-1].type):
             found = _NAMED.match(text)
             if found and _of_one(said, event.said):
                 event.raised.append(_raised(found, line, text))
@@ -341,6 +381,8 @@ class Events:
         self._says_native(event, said, line)
         if event.rank is None:
             event.rank, event.label = said.rank, said.label
+        if event.rank is None and (device := _NPU_DEVICE.search(text)):
+            event.rank, event.label = int(device[1]), device[1]
         event.lines.append(line)
         return True
 
@@ -363,6 +405,18 @@ class Events:
                 event.harmless = "refused"
 
 
+def _tells_place(event: Event, text: str) -> bool:
+    """Note where an actor of Ray was that ended; return whether a line tells of it."""
+    place = _PLACE.match(text) if event.raised and "Actor" in event.raised[-1].type else None
+    if place is None:
+        return False
+    ip, pid = event.remote.split("|")[1:] if event.remote else ("", "")
+    event.remote = f"|{place['ip'] or ip}|{place['pid'] or pid}"
+    if event.rank is None and place["ip"]:
+        event.rank = event.label = f"ip={place['ip']}"
+    return True
+
+
 def _explains_npu(said: Said, event: Event) -> bool:
     """Return whether a line is of the block that CANN prints below a failed call of the NPU."""
     block = said.grammar == "torch_npu" or _CANN_BLOCK.match(said.text)
@@ -379,70 +433,8 @@ def _of_one(said: Said, before: Said) -> bool:
     return said.process in (before.process, _nameless(before.node) or before.process)
 
 
-def _one_process(said: Said, other: Said) -> bool:
-    """Return whether two lines may be of one process: not if each names a number of its own."""
-    numbers = {one.process.rpartition("|")[2] for one in (said, other) if one.process}
-    return len(numbers) < 2
-
-
-def _raised(found: re.Match[str], line: Line, said: str, link: str = "") -> Raised:
-    return Raised(found["type"].rpartition(".")[2], (found["text"] or "").strip(), line, said, link)
-
-
-def _number(event: Event) -> str:
-    """Return what tells its process from others, without the host that a library names beside."""
-    return event.said.process.rpartition("|")[2]
-
-
-def _same(one: Event, other: Event) -> bool:
-    """Return whether two events of one number are of one process: only one of them names a host."""
-    hosts = {two.said.process.partition("|")[0] for two in (one, other)} - {""}
-    return bool(_number(one)) and len(hosts) < 2
-
-
-def _by_device(event: Event) -> bool:
-    """Return whether an event is known only by the device of its process, as NCCL writes it."""
-    return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
-
-
-def label_natives(events: Sequence[Event]) -> None:
-    """Give native lines without a label the rank of the labelled traceback that tells of them.
-
-    A library writes to the same log, a moment before the process that called it fails. What a
-    process says of its rank once holds for all that it says. What a launcher quotes stands after
-    the line in which it tells of the rank's end, and is of that rank.
-    """
-    named: dict[str, list[Event]] = {}
-    for event in events:
-        if event.rank is not None and not _by_device(event):
-            named.setdefault(_number(event), []).append(event)
-    for event in events:
-        if event.rank is None or _by_device(event):
-            known = next((one for one in named.get(_number(event), ()) if _same(one, event)), None)
-            if known is not None:
-                event.rank, event.label = known.rank, known.label
-    ended: Event | None = None
-    for at, event in enumerate(events):
-        if any(one.signature.id == "rank-died" for one in event.matches):
-            ended = event
-        if event.rank is not None and not _by_device(event):
-            continue
-        if ended is not None and event.first.number - ended.first.number <= _QUOTED:
-            event.rank, event.label = ended.rank, ended.label
-            continue
-        for later in events[at + 1 : at + 6]:
-            if (
-                later.rank is not None
-                and later.said.grammar not in ("nccl", "cann", "slurm")
-                and (later.raised or later.said.level)
-            ):
-                near = later.first.number - event.lines[-1].number <= 60
-                # What the engine itself logs, with its process, is of no other one.
-                # NCCL names its process too, which is one of the engine's workers.
-                strict = event.said.grammar == "vllm" or (
-                    event.said.grammar == "nccl" and "Worker" in later.said.speaker
-                )
-                own = not strict or _one_process(event.said, later.said)
-                if near and own and event.said.grammar != "slurm":
-                    event.rank, event.label = later.rank, later.label
-                break
+def _raised(
+    found: re.Match[str], line: Line, said: str, link: str = "", frames: Sequence[str] = ()
+) -> Raised:
+    kind, text = found["type"].rpartition(".")[2], (found["text"] or "").strip()
+    return Raised(kind, text, line, said, link, tuple(frames))

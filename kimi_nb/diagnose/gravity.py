@@ -17,31 +17,32 @@ from kimi_nb.diagnose.line_grammar import Said
 
 # Words of programs that write no level, by which they say that something is broken.
 _NATIVE = re.compile(
-    r"^(?:terminate called after|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
+    r"^(?:terminate called after|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
     r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
     r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP .*(?:timeout|failed)|OpenBLAS blas_thread_init: "
-    r"pthread_create|LLVM ERROR)"
-    r"|\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
+    r"pthread_create|LLVM ERROR|Caught signal (?:4|6|7|8|11)\b|nvlink error |ninja: build stopped|Failed: (?:CUDA|Assertion) error )"
+    r"|: Assertion `.*' failed\.|"
+    r"\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |[Ww]atchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
     r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
     r"exit ?[cC]ode *:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
-    r"|NVRM: Xid|\bnvshmem\S*: .*(?:exiting|non-zero status: [1-9]|Unable to initialize any)|^Transport retry count|Out [Oo]f [Mm]emory|HSA_STATUS_ERROR|^Root Cause \(first observed failure\)"
+    r"|NVRM: Xid|nvshmem\S*: .*(?:exiting|non-zero status: [1-9]|NULL value|Unable to initialize any)|^Transport retry count|Out [Oo]f [Mm]emory|HSA_STATUS_ERROR|^Root Cause \(first observed failure\)"
 )
 # Levels below error at which a program all the same says that a process is dead.
 _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
 # How a process ended that nothing in its own log explains.
 DEATH = re.compile(
     r"[Oo]ut of memory: Kill|oom[-_]kill|OOMKilled|CrashLoopBackOff|Killed process|^Killed$|task \d+: Out "
-    r"Of Memory|exit ?code *:? *(?:-9|-11|137|139|-7|135|-4|132)\b|failed: signal|[Ss]ignal (?:4|7|9|11)\b|"
-    r"killed due to memory pressure|running low on memory|A worker died or was killed|NODE_FAIL|"
+    r"Of Memory|(?:exit ?|return )code *[:=]? *(?:-9|-11|137|139|-7|135|-4|132)\b|failed: signal|[Ss]ignal (?:4|7|9|11)\b|"
+    r"killed due to memory pressure|running low on memory|^\*\*\* SIG(?:SEGV|BUS|ILL|FPE) received|A worker died or was killed|NODE_FAIL|"
     r"Segmentation fault|exitCode: 137|line \d+: +\d+ (?:Killed|Aborted|Bus error|Illegal instruction) "
 )
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
-    r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt|status=[1-9]",
+    r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt|status=[1-9]",
     re.IGNORECASE,
 )
 # By these words SGLang, which writes no level, says that something went wrong.
-_FAILS = re.compile(r"\bfailed\b|\berror\b|timed out")
+_FAILS = re.compile(r"\bfailed\b|\b[Ee]rror\b|timed out")
 _HARMLESS = re.compile(
     r"Ignore import error|Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"

@@ -4,7 +4,7 @@ r"""Take one physical line of a log apart: what wrapped it, who speaks, how grav
 ...     "ms-decode-6c8f9c4df6-vh88z vllm (Worker_DP3_TP2 pid=9) ERROR 11-22 05:49:28 [a.py:7] no"
 ... )
 >>> said.rank, said.label, said.level, said.source, said.text
-(3, 'DP3 TP2', 'ERROR', 'a.py:7', 'no')
+('DP3_TP2', 'DP3 TP2', 'ERROR', 'a.py:7', 'no')
 >>> of("[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)").rank
 'TP4'
 
@@ -38,19 +38,29 @@ _LEVEL = r"(?P<level>TRACE|DEBUG|INFO|NOTICE|EVENT|WARN(?:ING)?|ERROR|CRITICAL|F
 _DAY = r"\d{4}[-/]?\d\d[-/]?\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,:]\d[\d.]*)?"
 
+# How the lines of engines begin, before which another program may put what it likes.
+_SPOKEN = (
+    r"(?=\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]*pid=\d|\[rank\d+\]|"
+    rf"\[{_DAY} {_CLOCK} [A-Z]+\d)"
+)
 # What is put around a line, with what it tells of its origin.
 _WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?:#033\[[0-9;]*m)+",  # a colour as syslog writes it
+        r"(?:(?:#033|ESC|\^\[)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
+        r"std(?:err|out): ?",
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
         r"(?=[\[(A-Z\d])",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
         r"[\w.-]+ +\| ?",  # docker compose
+        r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
-        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-)",
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d)\t|\[{_DAY}T{_CLOCK}Z\] ",  # collectors, CI
+        # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
+        rf"{_DAY} {_CLOCK} (?:(?:\[\w+\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
@@ -58,7 +68,8 @@ _WRAPPERS = tuple(
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
-        r"(?P<task> ?\d{1,4}): (?=[(\[A-Z])",  # srun --label
+        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/])",  # srun --label
+        r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
         # mpirun --tag-output --timestamp-output
         r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
         r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
@@ -129,6 +140,7 @@ _NATIVE = tuple(
             r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
             r"(?:(?P<who>UCX) +)?(?:(?P<level>Fatal|FATAL|ERROR|WARN):? +)?",
         ),
+        ("ucx", r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?=Caught signal)"),
         (
             "ray",
             rf"\[{_DAY} {_CLOCK} (?P<level>[DIWEC]) \d+ \d+\] "
@@ -171,6 +183,7 @@ _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$"
 _RANK_IN_TEXT = re.compile(
     r"^\[Rank (\d+)\]|^Rank\[(\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
     r"\bwas invoked on rank (\d+)|^-- Process (\d+) terminated with|\bnvshmem\S*: \[GPU (\d+)\]|"
+    r"^DeepEP [a-z ]+, rank:? (\d+)|"
     r"\blocalUserrank\[(\d+)\]"  # of HCCL, which names the remote one beside
 )
 # The device of a process that tells no number of its own.
@@ -186,8 +199,8 @@ class Said:
     """One line taken apart.
 
     Attributes:
-        rank: Its number in the group, or a name as it is logged ("TP4"), or None.
-        label: All that the line says of its place, as it is logged: "DP3 TP2".
+        rank: Its number in the group, or a name as it is logged ("TP4", "DP0_TP3_EP3"), or None.
+        label: All that the line says of its place, also around it: "DP3 TP2".
         process: What tells the lines of one process from those of others.
         speaker: Who speaks: "Worker", "EngineCore", "APIServer", "NCCL", ..., or "".
         node: The host, pod or address, where the line names one.
@@ -219,6 +232,7 @@ class _Found:
 
     parts: dict[str, int] = field(default_factory=dict)
     named: str = ""
+    inner: bool = False  # a process that an engine runs, which tells no place of its own
     torch: int | None = None
     speaker: str = ""
     pid: str = ""
@@ -236,8 +250,16 @@ class _Found:
             self.torch = int(parts.rpartition("=")[2])
         elif parts.strip():
             here = {name or "DP": int(number) for name, number in _PART.findall(parts)}
-            self.parts = {**self.parts, **here}
-            self.named = "" if "DP" in here and "parts" in found else _label(self.parts)
+            outer = self.parts.get("DP", 0)
+            self.parts, self.inner = {**self.parts, **here}, False
+            self.named = parts.strip("_ ")
+            # A data parallel rank of one worker is known by its number.
+            if "parts" in found and "DP" in here and not here.keys() - {"DP", "EP"}:
+                self.named = ""
+            elif "DP" not in here and outer:
+                self.named = f"DP{outer} {self.named}"
+        elif "ip" in found or "Worker" in found.get("who", ""):
+            self.inner = True
         for name in ("torch", "npu"):
             if name in found and int(found[name]) >= 0:
                 self.torch = int(found[name])
@@ -257,9 +279,9 @@ class _Found:
 
     @property
     def rank(self) -> int | str | None:
-        if "DP" in self.parts and not self.named:
+        if "DP" in self.parts and not (self.named or self.inner):
             return self.parts["DP"]
-        if self.named:
+        if self.named and not self.inner:
             return self.named
         if self.torch is not None:
             return self.torch
@@ -302,8 +324,8 @@ def of(line: str) -> Said:
     rank = found.rank
     if rank is None and (told_rank := _RANK_IN_TEXT.search(text[:_REACH])):
         rank = int(next(filter(None, told_rank.groups())))
-    if rank is None and ended:
-        rank = ended[1]
+    if ended and (rank is None or found.speaker.startswith("EngineCore")):
+        rank = f"DP{rank} {ended[1]}" if rank else ended[1]
     if rank is None and found.pid and (device := _DEVICE_IN_TEXT.search(text)):
         rank = f"[{device[1]}]"
     label = " ".join(
@@ -312,7 +334,7 @@ def of(line: str) -> Said:
             (
                 _label(found.parts),
                 "" if found.parts else found.named,
-                ended[1] if ended and ended[1] != rank else "",
+                ended[1] if ended and (found.parts or ended[1] != rank) else "",
             ),
         )
     )

@@ -126,7 +126,7 @@ def _take(
     done = told = 0  # offsets to which lines are counted, and to which they were examined
     brief = sight.brief = looked > _ENOUGH
     for begin, line, among in prefilter.lines(block, brief):
-        looked += 1
+        looked += not prefilter.only_ranks(among)
         if not brief:
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)
         number += _ends(block, done, begin)

@@ -25,7 +25,7 @@ from kimi_nb.diagnose import (
     stopping,
 )
 from kimi_nb.diagnose.event_roles import Candidate
-from kimi_nb.diagnose.events import Event, Events, label_natives
+from kimi_nb.diagnose.events import Event, Events
 from kimi_nb.diagnose.matching import Line, Match
 
 _SHOWN = 5  # error lines that are kept of one rank
@@ -87,7 +87,7 @@ class Sight:
         A program that was last seen waiting counts as a failure only if nothing but errors, or a
         shutdown, followed: if it went on, it did not wait in vain.
         """
-        label_natives(self._events.all)
+        self._events.ranks.label(self._events.all)
         for event in self._events.all:
             # An engine that is told to stop logs the same words as one whose core has died.
             if event.stopped and event_roles.follows(event):

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.diagnose import signatures
+from kimi_nb.diagnose import process_ranks, signatures
 
 if TYPE_CHECKING:
     import hyperscan
@@ -36,19 +36,21 @@ ERRORS = (
     r"\"(?:level|severity|lvl)\": ?\"(?:[Ee]rror|[Ff]atal|d?panic)\"",
     r"\d C \d+ \d+\] ",  # Ray's daemons, as they end
     # SGLang writes no level.
-    r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|error|timed out)",
+    r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|[Ee]rror|timed out)",
     r"Exception ignored in|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
     "(?:NCCL|RCCL) WARN|UCX Fatal|Transport retry count",
-    r"/nvshmem\S*:\d+: ",
+    r"nvshmem\S*:\d+: |nvlink error |ninja: build stopped",
     r"^(?:slurmstepd|srun|sbatch): (?:error|fatal): ",
-    r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |Watchdog timeout",
+    r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |[Ww]atchdog timeout",
     # How processes end.
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
-    r"terminate called|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
+    r"terminate called|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
+    r"^Failed: (?:CUDA|Assertion) error |: Assertion `.*' failed\.",
     "Memory access fault|MPI_ABORT|A worker died|Xid|Resource temporarily unavailable",
     r"exit ?[cC]ode:? *-?[1-9]|\bsignal (?:[1-9]|SIG)|fatal error: ",
 )
+RANKS = process_ranks.TOLD
 SERVES = "Application startup complete"
 STOPS = re.compile(
     r"\[shutdown\]|Shutting down FastAPI HTTP server|received: stopping all ranks|"
@@ -112,16 +114,29 @@ def numbers(texts: Sequence[str]) -> Iterator[tuple[int, Known]]:
         yield number, known
 
 
+def only_ranks(known: Known) -> bool:
+    """Return whether a line tells at most the rank of its process."""
+    return min(known, default=0) >= _first_of_ranks()
+
+
+@functools.cache
+def _first_of_ranks() -> int:
+    others = sum(1 for entry in signatures.of_logs() if entry.pattern)
+    return others + len((*ERRORS, SERVES, STOPS.pattern))
+
+
+def _unnamed(pattern: str) -> str:
+    return _GROUP.sub("(?:", pattern)
+
+
 @functools.cache
 def _database(brief: bool) -> hyperscan.Database:
     import hyperscan  # start-up: only when logs are read
 
-    known = [
-        _GROUP.sub("(?:", entry.pattern.pattern) for entry in signatures.of_logs() if entry.pattern
-    ]
+    known = [_unnamed(entry.pattern.pattern) for entry in signatures.of_logs() if entry.pattern]
     words = [
         _BEGIN.sub(lambda _: _START, one).encode()
-        for one in (*known, *ERRORS, SERVES, STOPS.pattern)
+        for one in (*known, *ERRORS, SERVES, STOPS.pattern, *map(_unnamed, RANKS))
     ]
     flag = hyperscan.HS_FLAG_MULTILINE | (hyperscan.HS_FLAG_SINGLEMATCH if brief else 0)
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)

@@ -16,7 +16,20 @@ from kimi_nb.diagnose import components, doctor, signatures
 CASES = Path(__file__).parent / "cases"
 DRAWS = {
     name: data_files.read_yaml(CASES / f"{name}.yaml")
-    for name in ("failures", "second_draw", "third_draw", "fourth_draw", "fifth_draw")
+    for name in (
+        "failures",
+        "second_draw",
+        "third_draw",
+        "fourth_draw",
+        "fifth_draw",
+        "sixth_draw",
+        "seventh_draw",
+        "eighth_draw",
+        "ninth_draw",
+        "tenth_draw",
+        "eleventh_draw",
+        "twelfth_draw",
+    )
 }
 FAILURES = DRAWS["failures"]
 HARMLESS = data_files.read_yaml(CASES / "healthy.yaml")

@@ -253,7 +253,7 @@ def test_torchrun_names_the_rank_that_failed_first(tmp_path):
 def test_a_worker_that_ended_without_a_word_is_named(tmp_path):
     line = "ERROR 08-25 12:24:19 [x.py:1] Worker proc VllmWorker-1 died unexpectedly, shutting down"
     found = examined(tmp_path, f"(EngineCore_0 pid=271) {line}")
-    assert (found.first.rank, found.first.label) == (0, "DP0 VllmWorker-1")
+    assert (found.first.rank, found.first.label) == ("VllmWorker-1", "DP0 VllmWorker-1")
 
 
 def test_what_a_daemon_says_before_the_engine_serves_is_no_failure_alone(tmp_path):

@@ -11,7 +11,34 @@ LINES = {
     "(VllmWorker rank=5 pid=8) ERROR 08-28 02:33:28 [core.py:634] no": (5, "ERROR", "VllmWorker"),
     "(VllmWorker TP6 pid=8) ERROR 08-28 02:33:28 [core.py:634] no": ("TP6", "ERROR", "VllmWorker"),
     "(Worker_TP4 pid=8) WARNING 08-28 02:33:28 [core.py:634] no": ("TP4", "WARNING", "Worker"),
-    "(Worker_DP3_TP2_EP14 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": (3, "ERROR", "Worker"),
+    "(Worker_DP3_TP2_EP14 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": (
+        "DP3_TP2_EP14",
+        "ERROR",
+        "Worker",
+    ),
+    "(Worker_DP6_EP6 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": (6, "ERROR", "Worker"),
+    "(Worker_PP1_TP2 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": ("PP1_TP2", "ERROR", "Worker"),
+    "(EngineCore_DP0 pid=3) (Worker_TP3 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": (
+        "TP3",
+        "ERROR",
+        "Worker",
+    ),
+    "(EngineCore_DP2 pid=3) (Worker_TP3 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": (
+        "DP2 TP3",
+        "ERROR",
+        "Worker",
+    ),
+    "(EngineCore_DP0 pid=3) (RayWorkerWrapper pid=8, ip=192.0.2.8) ERROR 08-28 02:33:28 [a.py:6] no": (
+        "ip=192.0.2.8",
+        "ERROR",
+        "RayWorkerWrapper",
+    ),
+    "(EngineCore_DP0 pid=3) (RayWorkerProc rank=7 pid=8) ERROR 08-28 02:33:28 [a.py:6] no": (
+        7,
+        "ERROR",
+        "RayWorkerProc",
+    ),
+    "DeepEP timeout for combine receiver, rank 9, no": (9, "", ""),
     "(EngineCore_3 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": (3, "ERROR", "EngineCore"),
     "(RayWorkerWrapper pid=7, ip=192.0.2.8) ERROR 08-28 02:33:28 x.py:6] no [repeated 7x across "
     "cluster] (Ray deduplicates logs)": ("ip=192.0.2.8", "ERROR", "RayWorkerWrapper"),
@@ -81,6 +108,14 @@ AROUND = (
     "2026-11-22T05:49:28.123456789Z stderr F ",
     "2026-11-22T05:49:28.123456789Z ",
     "2026-11-22 05:49:28 EST | ",
+    "2026-11-22T05:49:28+08:00\t",
+    "[2026-11-22T05:49:28Z] ",
+    "2026-11-22 05:49:28,693 - __main__ - INFO - ",
+    "2026-11-22 05:49:28.753 [Info] (Process) ",
+    "  | ",
+    "stderr: ",
+    "[36m",
+    "ESC[36m",
     "Nov 22 05:49:28 node-7 vllm[4711]: ",
 )
 
@@ -96,7 +131,7 @@ def test_a_line(line):
 def test_what_wraps_a_line(around):
     inner = "(Worker_DP3_TP2 pid=9) ERROR 11-22 05:49:28 [multiproc_executor.py:7] RuntimeError: no"
     said = line_grammar.of(around + inner)
-    assert (said.rank, said.label, said.level) == (3, "DP3 TP2", "ERROR")
+    assert (said.rank, said.label, said.level) == ("DP3_TP2", "DP3 TP2", "ERROR")
     assert (said.source, said.text) == ("multiproc_executor.py:7", "RuntimeError: no")
 
 

@@ -1,0 +1,72 @@
+"""The part of the system, where a code, a library and the words name different ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from kimi_nb.diagnose import doctor
+
+ERROR = "(Worker_TP3 pid=9) ERROR 11-22 05:49:28 [a.py:7] "
+NPU = "/torch_npu/csrc/aten/a.cpp:210 OPS function error: "
+# name: the lines, the part, the rank, a word of the line
+LOGS = {
+    "an operator of HCCL fails within": (
+        [f"{ERROR}RuntimeError: InnerRun:{NPU}HcclAllreduce, error code is 361001"],
+        ("hccl", "TP3", "361001"),
+    ),
+    "any other kernel fails within": (
+        [f"{ERROR}RuntimeError: InnerRun:{NPU}aclnnMatmul, error code is 361001"],
+        ("kernel", "TP3", "361001"),
+    ),
+    "what failed within stands below": (
+        [
+            f"{ERROR}RuntimeError: InnerRun:{NPU}aclnnDispatch, error code is 361001",
+            "EI0006: 2026-11-22-05:49:28.123.456 Getting socket times out. Reason: Remote Rank did not "
+            "send the data in time.",
+        ],
+        ("hccl", "TP3", "EI0006"),
+    ),
+    "a rank did not come to Gloo's barrier": (
+        [f"{ERROR}RuntimeError: Rank 5 failed to pass monitoredBarrier in 60000 ms"],
+        ("gloo", 5, "monitoredBarrier"),
+    ),
+    "a rank was lost in Gloo's barrier": (
+        [
+            "[rank2]:[E1122 05:49:28.1 ProcessGroupGloo.cpp:145] Rank 2 successfully reached "
+            "monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please "
+            "check rank 0 logs for faulty rank."
+        ],
+        ("gloo", 0, "received errors"),
+    ),
+    "CUDA fails in DeepEP": (
+        [
+            f"{ERROR}RuntimeError: Failed: CUDA error /src/csrc/deep_ep.cpp:1122 'unspecified launch failure'"
+        ],
+        ("deepep", "TP3", "deep_ep.cpp"),
+    ),
+    "CUDA fails in DeepEP, which raises nothing": (
+        [
+            "Failed: CUDA error csrc/kernels/internode_ll.cu:79 'too many blocks in cooperative launch'"
+        ],
+        ("deepep", None, "too many blocks"),
+    ),
+    "an assertion of DeepEP": (
+        [
+            "python3: /s/runtime.cu:41: int deep_ep::internode::init(): Assertion `rank >= 0' failed."
+        ],
+        ("deepep", None, "rank >= 0"),
+    ),
+    "DeepEP waits": (
+        ["DeepEP timeout for combine receiver, rank 9, responsible_channel = 3, slot_idx = 0"],
+        ("deepep", 9, "combine receiver"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_part_of(name, tmp_path):
+    lines, (part, rank, word) = LOGS[name]
+    path = tmp_path / "serve.log"
+    path.write_text("\n".join(lines) + "\n")
+    found = doctor.examine(path).first
+    assert (found.component, found.rank) == (part, rank) and word in found.text, found

@@ -1,0 +1,67 @@
+"""What torch's monitors say late beats neither the watchdog that timed out nor the first error."""
+
+from __future__ import annotations
+
+import pytest
+
+from kimi_nb.diagnose import doctor
+
+TIMED_OUT = (
+    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=812, OpType=ALLREDUCE, "
+    "Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
+)
+ILLEGAL = (
+    "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access"
+)
+DETECTED = (
+    "Exception (either an error or timeout) detected by watchdog at work: 812, last enqueued NCCL "
+    "work: 812, last completed NCCL work: 811."
+)
+LATE = (
+    "First PG on this rank that detected no heartbeat of its watchdog.",
+    "Heartbeat monitor timed out! Process will be terminated after dumping debug info.",
+    "Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.",
+    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",
+    'Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too '
+    "early), with error: failed to recv, got 0 bytes",
+    "Received a dump signal due to a collective timeout from  rank 5 and we will try our best to dump "
+    "the debug info.",
+    "sendBytes failed on SocketImpl(fd=90): Broken pipe",
+)
+
+
+def line(rank: int, text: str, when: str) -> str:
+    return f"[rank{rank}]:[E{when} ProcessGroupNCCL.cpp:632] [PG ID 0 PG GUID 0 Rank {rank}] {text}"
+
+
+def first(folder, *lines):
+    path = folder / "serve.log"
+    path.write_text("\n".join(lines) + "\n")
+    return doctor.examine(path).first
+
+
+@pytest.mark.parametrize("when", ["1122 05:40:01.100", ""])
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("early", [TIMED_OUT, ILLEGAL, DETECTED])
+def test_a_monitor_only_follows(early, late, when, tmp_path):
+    found = first(tmp_path, line(5, early, when), line(2, late, when))
+    assert (found.rank, early[:40] in found.text) == (5, True)
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_monitor_does_not_beat_the_error_of_a_worker(late, tmp_path):
+    error = "(Worker_TP1 pid=40) ERROR 11-22 05:40:01 [multiproc_executor.py:7] FluxError: no flux"
+    found = first(tmp_path, line(3, late, "1122 05:40:01.100"), error)
+    assert (found.rank, found.exception) == ("TP1", "FluxError")
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_monitor_alone_is_a_failure(late, tmp_path):
+    assert first(tmp_path, line(3, late, "1122 05:40:01.100")).rank == 3
+
+
+def test_a_communicator_is_aborted_only_after_its_watchdog(tmp_path):
+    aborted = (
+        "[rank5]: torch.distributed.DistBackendError: NCCL communicator was aborted on rank 5."
+    )
+    assert first(tmp_path, line(2, DETECTED, "1122 05:40:01.100"), aborted).rank == 2
