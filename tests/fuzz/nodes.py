@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 
 from fuzz import change, guard
@@ -75,7 +76,7 @@ def _told(given: object) -> str:
 def _journal(data: bytes, folder: Path) -> str:
     """The record of a deployment, which is the only one below a folder."""
     runs = folder / "runs"
-    written(runs / "run" / "plan" / "deployments" / "001", "state.json", data)
+    path = written(runs / "run" / "plan" / "deployments" / "001", "state.json", data)
     shown: list[str] = []
     with guard.refusals(shown):
         found = journal.find(str(runs / "run"), runs)
@@ -87,7 +88,20 @@ def _journal(data: bytes, folder: Path) -> str:
         found.kept_plan()
     with guard.refusals(shown):
         shown.append(journal.Journal.open(runs / "run" / "plan", _plan()).run)
+    _goes_on(path, data)
     return screen(*shown) + command("logs", "--no-follow", runs / "run")
+
+
+def _goes_on(path: Path, data: bytes) -> None:
+    """Fail where a secret has come into a record that was written anew.
+
+    By what was in it, such as the word of the run, the nodes know the deployment: that remains.
+    """
+    if (found := path.read_bytes()) != data:
+        before = json.loads(data)
+        added = {key: value for key, value in json.loads(found).items() if value != before.get(key)}
+        assert guard.SECRET not in json.dumps(added), added
+        written(path.parent, path.name, data)
 
 
 def _claim(data: bytes, folder: Path) -> str:
