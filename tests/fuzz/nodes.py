@@ -95,13 +95,21 @@ def _journal(data: bytes, folder: Path) -> str:
 def _goes_on(path: Path, data: bytes) -> None:
     """Fail where a secret has come into a record that was written anew.
 
-    By what was in it, such as the word of the run, the nodes know the deployment: that remains.
+    By what was in it, such as the word of the run or the names of jobs, the deployment is known to
+    the site: that remains.
     """
     if (found := path.read_bytes()) != data:
-        before = json.loads(data)
-        added = {key: value for key, value in json.loads(found).items() if value != before.get(key)}
-        assert guard.SECRET not in json.dumps(added), added
+        added = json.dumps(_added(json.loads(data), json.loads(found)))
+        assert guard.SECRET not in added, added
         written(path.parent, path.name, data)
+
+
+def _added(before: object, now: object) -> object:
+    """What is not as it was before, each value below its key."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return now
+    other = {key: value for key, value in now.items() if key not in before or value != before[key]}
+    return {key: _added(before.get(key), value) for key, value in other.items()}
 
 
 def _claim(data: bytes, folder: Path) -> str:
@@ -139,7 +147,7 @@ def _slurm(data: bytes, folder: Path) -> str:
 
 def _jobs(data: bytes, folder: Path) -> str:
     """The record of jobs, with a queue."""
-    written(folder, "jobs.json", data)
+    path = written(folder, "jobs.json", data)
     wanted = _slurm_plan()
     book = job_book.Book(
         folder, "r", folder, wanted.jobs, [folder], [job.name for job in wanted.jobs]
@@ -149,6 +157,7 @@ def _jobs(data: bytes, folder: Path) -> str:
         queue = slurm_commands.rows(f"7|RUNNING||n1|1:00|{folder}|vllm_kimi|{book.comment}")
         shown.append(str(book.look(queue)))
         book.note("baseline", id=7)
+    _goes_on(path, data)
     return screen(*shown)
 
 
