@@ -99,7 +99,11 @@ def _goes_on(path: Path, data: bytes) -> None:
     the site: that remains.
     """
     if (found := path.read_bytes()) != data:
-        added = json.dumps(_added(json.loads(data), json.loads(found)))
+        try:
+            before = json.loads(data)
+        except (ValueError, RecursionError):
+            before = None  # a damaged one, in whose place another was written
+        added = json.dumps(_added(before, json.loads(found)))
         assert guard.SECRET not in added, added
         written(path.parent, path.name, data)
 
