@@ -803,6 +803,16 @@ def test_a_foreign_server_at_all_addresses_is_named_by_address_and_port(tmp_path
     assert f"sport = :{port}" in told
 
 
+def test_a_foreign_server_where_blocks_are_claimed_is_named(tmp_path, monkeypatch):
+    with socket.create_server(("0.0.0.0", 0)) as foreign:
+        port = foreign.getsockname()[1]
+        monkeypatch.setattr(loopback, "_GUARD", port)
+        with pytest.raises(
+            loopback.RehearsalError, match=f"another program listens at port {port}"
+        ):
+            loopback.claim()
+
+
 def test_a_python_that_this_user_may_not_run_is_named(tmp_path, monkeypatch):
     """As one in a home that another user, without a name perhaps, may not enter."""
     python = tmp_path / "python"
