@@ -93,7 +93,7 @@ test-engine: venv engine .clients/.stamp $(LOAD_CLIENTS)
 # own: their requirements are not ours.
 .clients/.stamp: tests/deploy/clients.txt
 	$(PYTHON) -m venv .clients
-	.clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/deploy/clients.txt
+	.clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r tests/deploy/clients.txt
 	touch .clients/.stamp
 
 # aiperf, guidellm and lm-eval, each in an environment of its own; what is complete is left alone.

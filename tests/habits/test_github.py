@@ -132,6 +132,24 @@ def test_what_a_workflow_installs_has_its_hashes():
             assert "--require-hashes -r " in line or "--no-deps dist/" in line, line
 
 
+def test_every_list_that_is_installed_has_its_hashes():
+    for path in (*WORKFLOWS, ROOT / "Makefile", ROOT / "binder/Dockerfile", ROOT / ".ci/run"):
+        for line in re.findall(r".*pip install.* -r .*", path.read_text()):
+            assert "--require-hashes -r " in line, f"{path.name}: {line.strip()}"
+    text = (ROOT / "tests/deploy/clients.txt").read_text()
+    pins = re.findall(r"^[a-z].*", text, re.MULTILINE)
+    assert pins and all(re.fullmatch(r"\S+==\S+ .*\\", one) for one in pins), pins
+    assert "://" not in text and text.count("--hash=sha256:") >= len(pins)
+
+
+def test_known_faults_of_dependencies_are_looked_for_and_a_release_says_what_it_holds():
+    texts = {path.stem: path.read_text() for path in WORKFLOWS}
+    assert "pip-audit --require-hashes --disable-pip -r constraints.txt" in texts["audit"]
+    assert "schedule:" in texts["audit"]
+    made = texts["release"].index("cyclonedx-py environment")
+    assert made < texts["release"].index("files/sbom/*")
+
+
 def test_lists_with_hashes_are_installed_as_they_stand():
     """Asked to resolve, pip before 23.3 looks for the newest release of what an extra names, and
     refuses it for its hash: an installation would fail on the day of somebody's release."""
