@@ -158,7 +158,11 @@ def _settings(tree: Path, only: Sequence[str], tests: Sequence[str], but: str) -
         "only_mutate": list(only),
         "also_copy": beside,
         "pytest_add_cli_args_test_selection": list(tests),
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "mutants.fresh_caches", "-m", "not long", *without],
+        # What is only reported is not looked for: unraisableexception collects garbage five times.
+        "pytest_add_cli_args": [
+            "-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "mutants.fresh_caches",
+            "-m", "not long", *without,
+        ],
         # A process that has run no test forks one for each mutant: no cache, no thread, no loop of
         # gevent comes with it.
         "process_isolation": "forkserver",
