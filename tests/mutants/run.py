@@ -49,6 +49,15 @@ from mutmut.mutation.diff_apply import get_diff_for_mutant
 path, names = json.load(sys.stdin)
 print(json.dumps({name: get_diff_for_mutant(name, path=path) for name in names}))
 """
+# Keeps what the YAML files say beside them. No mutant writes there, and each would parse them again.
+_COPIES = """
+import contextlib, pathlib
+from kimi_nb.core import data_files, errors
+for folder in ("kimi_nb/data", "params"):
+    for path in pathlib.Path(folder).resolve().rglob("*.yaml"):
+        with contextlib.suppress(errors.KimiError):
+            data_files.read_yaml(path)
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +155,9 @@ def copy(root: Path = ROOT) -> Iterator[Path]:
             target = Path(folder, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, target)
+        here = {**os.environ, "PYTHONPATH": folder}
+        here.pop("PYTHONDONTWRITEBYTECODE", None)
+        subprocess.run([sys.executable, "-c", _COPIES], cwd=folder, env=here, check=True)
         yield Path(folder)
 
 
