@@ -108,6 +108,10 @@ def test_flags_and_variables_that_differ():
     )
     assert compare.flag_differences(settings_of(B200), B200.entry) == ()
     assert compare.flag_differences({**settings_of(B200), "env": {}}, B200.entry) == ()
+    none = {**settings_of(B200), "env": {}}
+    assert compare.flag_differences(none, {**B200.entry, "env": {"A": "1"}}) == (
+        "A: not said, published 1",
+    )
     # A variable that only we set may be one that has nothing to do with the figures.
     more = {**settings_of(B200), "env": {"serve": {"OURS": "1"}}}
     assert compare.flag_differences(more, B200.entry) == ()
