@@ -58,7 +58,9 @@ def test_one_program_is_stopped_or_all_of_them(programs, tmp_path):
         start(programs, tmp_path, name, f"echo $$ > {name}.pid; sleep 60 & wait")
     until(lambda: len(list(tmp_path.glob("*.pid"))) == 3)
     programs.stop("a")
-    assert programs.wait("a", 30) == -signal.SIGTERM and [*programs.ended()] == ["a"]
+    # On a machine that is busy it may not heed the first signal in time.
+    assert programs.wait("a", 30) in (-signal.SIGTERM, -signal.SIGKILL)
+    assert [*programs.ended()] == ["a"]
     programs.stop()
     assert set(programs.ended()) == {"a", "b", "c"}
 

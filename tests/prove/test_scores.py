@@ -148,6 +148,8 @@ def test_a_score_is_held_against_those_of_its_dataset():
         and found.comparable
     )
     assert not score_settings.compare(score(), others[2:]).comparable
+    other_way = score_settings.compare(score(), others[::-1])
+    assert [*other_way.words.values()] == [NOT_COMPARABLE, said.word]
     assert score_settings.compare(score(), others[1:2]).verdicts[0].differing == "none"
     both = score_settings.compare(score(empty=2, hardware="a2"), others[1:2]).verdicts[0].differing
     assert both == (
@@ -256,6 +258,13 @@ def test_right_answers_are_some_of_all(tmp_path, correct, samples, whole):
     part = dataclasses.replace(PART, correct=correct, samples=samples)
     score(parts=(PART, part)).save(path)
     assert (Score.load(path) is not None) == whole
+
+
+def test_a_number_that_is_a_text_is_none(tmp_path):
+    path = tmp_path / "score.json"
+    SCORE.save(path)
+    path.write_text(path.read_text().replace('"value": 0.8', '"value": "0.8"'))
+    assert Score.load(path) is None
 
 
 def test_a_score_as_a_table():
