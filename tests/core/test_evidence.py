@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import time
+from pathlib import Path
 
 import pytest
 
@@ -216,8 +217,16 @@ def test_a_file_is_written_whole_in_a_folder_that_is_made(tmp_path):
     assert path.read_bytes() == b"\xff" and [*path.parent.iterdir()] == [path]
 
 
-def test_evidence_is_read_as_utf8_with_what_is_none(tmp_path):
+def test_evidence_is_read_as_utf8_with_what_is_none(tmp_path, monkeypatch):
+    coded, read = [], Path.read_text
+
+    def noted(path, *given, **more):
+        coded.append(str(more.get("encoding")).lower())
+        return read(path, *given, **more)
+
+    monkeypatch.setattr(Path, "read_text", noted)
     (tmp_path / evidence.FILE).write_bytes('{"stage": "é"}\n{"a": "'.encode() + b'\xff"}\n')
     assert evidence.read(tmp_path) == [{"stage": "é"}, {"a": "\ufffd"}]
+    assert coded == ["utf-8"]  # whatever the language of the shell
     with pytest.raises(NotADirectoryError):
         evidence.read(tmp_path / evidence.FILE)
