@@ -155,6 +155,12 @@ def test_a_line_that_was_cut_off_does_not_take_the_next_one(tmp_path):
     assert not (tmp_path / evidence.FILE).read_text().startswith("\n")
 
 
+def test_one_letter_that_was_left_is_a_line_of_its_own(tmp_path):
+    (tmp_path / evidence.FILE).write_text("{")
+    evidence.record(tmp_path, "b")
+    assert [one["stage"] for one in evidence.read(tmp_path)] == ["b"]
+
+
 def test_nothing_is_written_through_a_link(tmp_path):
     (tmp_path / evidence.FILE).symlink_to(tmp_path / "theirs")
     with pytest.raises(WriteError) as told:
