@@ -49,6 +49,12 @@ def test_a_file_has_a_bound(path):
     assert refused(path) == f"{path}: larger than 4 MB; a parameter file is a few KB."
 
 
+def test_of_a_file_without_end_no_more_than_the_bound_is_read(path):
+    with path.open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    assert refused(path) == f"{path}: larger than 4 MB; a parameter file is a few KB."
+
+
 def test_what_is_no_text(path):
     path.write_bytes(b"a: \xff\n")
     assert refused(path) == f"{path}: not a text file in UTF-8."

@@ -39,6 +39,8 @@ def test_the_beginning_of_what_was_found():
     lines = "\n".join("12345678")
     assert short(lines) == lines and short(lines + "\n9") == lines + "..."
     assert short("a\nb\nc", lines=2) == "a\nb..."
+    assert short("\n".join("abcdefghijk")) == "a\nb\nc\nd\ne\nf\ng\nh..."
+    assert short("password=hunter2", 16) == "password=hunter2"
     # A secret that is cut off in the middle could not be told from a word.
     assert short(f"a {'b' * 190} token=hf_{'x' * 30}") == f"a {'b' * 190} token=[..."
 

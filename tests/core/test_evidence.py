@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import time
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +155,12 @@ def test_a_line_that_was_cut_off_does_not_take_the_next_one(tmp_path):
     assert not (tmp_path / evidence.FILE).read_text().startswith("\n")
 
 
+def test_one_letter_that_was_left_is_a_line_of_its_own(tmp_path):
+    (tmp_path / evidence.FILE).write_text("{")
+    evidence.record(tmp_path, "b")
+    assert [one["stage"] for one in evidence.read(tmp_path)] == ["b"]
+
+
 def test_nothing_is_written_through_a_link(tmp_path):
     (tmp_path / evidence.FILE).symlink_to(tmp_path / "theirs")
     with pytest.raises(WriteError) as told:
@@ -216,8 +223,16 @@ def test_a_file_is_written_whole_in_a_folder_that_is_made(tmp_path):
     assert path.read_bytes() == b"\xff" and [*path.parent.iterdir()] == [path]
 
 
-def test_evidence_is_read_as_utf8_with_what_is_none(tmp_path):
+def test_evidence_is_read_as_utf8_with_what_is_none(tmp_path, monkeypatch):
+    coded, read = [], Path.read_text
+
+    def noted(path, *given, **more):
+        coded.append(str(more.get("encoding")).lower())
+        return read(path, *given, **more)
+
+    monkeypatch.setattr(Path, "read_text", noted)
     (tmp_path / evidence.FILE).write_bytes('{"stage": "é"}\n{"a": "'.encode() + b'\xff"}\n')
     assert evidence.read(tmp_path) == [{"stage": "é"}, {"a": "\ufffd"}]
+    assert coded == ["utf-8"]  # whatever the language of the shell
     with pytest.raises(NotADirectoryError):
         evidence.read(tmp_path / evidence.FILE)

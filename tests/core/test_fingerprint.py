@@ -108,6 +108,11 @@ def test_what_is_no_checkout_has_no_commit(tmp_path, monkeypatch):
     assert fingerprint._commit(tmp_path) == ""
 
 
+def test_a_checkout_before_its_first_commit_has_none(tmp_path):
+    git(tmp_path, "init", "-q")
+    assert fingerprint._commit(tmp_path) == ""
+
+
 def test_a_damaged_checkout_has_no_commit(tmp_path):
     (tmp_path / ".git").write_text("gitdir: nowhere\n")
     assert fingerprint._commit(tmp_path) == ""

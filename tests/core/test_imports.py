@@ -50,6 +50,9 @@ def test_a_command_says_what_it_lacks_before_it_runs(missing):
     missing.clear()
     missing |= {"ipykernel", "IPython", "ipywidgets", "jupyter_client", "nbconvert"}
     assert lack(extras.command, "run") == f"run needs {first}: pip install 'kimi_nb[notebook]'"
+    missing.add("nbformat")
+    told = lack(extras.command, "run")
+    assert told == f"run needs {first} and 1 more: pip install 'kimi_nb[notebook]'"
 
 
 def test_a_command_of_the_base_needs_no_extra(missing):

@@ -131,6 +131,7 @@ def ascend(version: str) -> catalog.Engine:
         ("0.22.1rc1", "prefill", {"dcp": 2, "dp": 2}, "", None),
         ("0.23.0", "mixed", {"dcp": 2, "method": "deepseek_mtp"}, MIXED, True),
         ("0.23.0", "mixed", {"pcp": 2, "method": "deepseek_mtp"}, MIXED, True),
+        ("0.23.0", "mixed", {"pcp": 2, "dp": 2, "method": "deepseek_mtp"}, MIXED, True),
         ("0.23.0", "decode", {"dcp": 2, "method": "deepseek_mtp"}, "", None),
         ("0.23.0", "mixed", {"dcp": 2}, "", None),
         ("0.23.0", "mixed", {"method": "deepseek_mtp"}, "", None),
