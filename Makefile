@@ -24,7 +24,7 @@
 # make tools   .tools with lm-eval and AISBench, for notebook 07 (3 GB)
 # make load-clients  .clients/load with aiperf, guidellm and lm-eval, for test-engine (4 GB)
 # make bench   the benchmarks; fails where one does not keep its bounds
-# make pins    constraints.txt and docs/website/requirements.txt anew: versions and the hashes of their files
+# make pins    constraints.txt, docs/website/requirements.txt and .github/tools/check.txt anew: versions and the hashes of their files
 # make clean   remove .venv, .engine, .tools, .clients, .website, .uv, runs/, build/ and caches; workspace/ stays
 # make help    these lines
 PYTHON ?= python3
@@ -93,7 +93,7 @@ test-engine: venv engine .clients/.stamp $(LOAD_CLIENTS)
 # own: their requirements are not ours.
 .clients/.stamp: tests/deploy/clients.txt
 	$(PYTHON) -m venv .clients
-	.clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/deploy/clients.txt
+	.clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r tests/deploy/clients.txt
 	touch .clients/.stamp
 
 # aiperf, guidellm and lm-eval, each in an environment of its own; what is complete is left alone.
@@ -185,6 +185,9 @@ pins:
 	.uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header $(UPGRADE) --constraint constraints.txt \
 		--output-file docs/website/requirements.txt docs/website/requirements.in
+	.uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header $(UPGRADE) --constraint constraints.txt \
+		--output-file .github/tools/check.txt pyproject.toml .github/tools/check.in
 
 clean:
 	rm -rf .venv .engine .tools .clients .website .uv runs build .mypy_cache .ruff_cache .pytest_cache .coverage

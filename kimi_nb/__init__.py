@@ -27,8 +27,8 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         from importlib import import_module
 
-        from kimi_nb.core import extras
+        from kimi_nb.core import extras, lean_imports
 
-        with extras.imports(f"kimi_nb.{name}", "notebook"):
+        with extras.imports(f"kimi_nb.{name}", "notebook"), lean_imports.uncollected():
             return getattr(import_module(f"kimi_nb.{_PUBLIC[name]}"), name)
     raise AttributeError(f"module 'kimi_nb' has no attribute '{name}'")

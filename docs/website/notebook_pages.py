@@ -94,14 +94,14 @@ def _replaced(words: str, paths: Mapping[str, str]) -> str:
     """
     for path, instead in paths.items():
         words = words.replace(path, instead)
-        if "<wbr>" in words:
+        if "<wbr" in words:
             words = _breaking(path).sub(functools.partial(_balanced, instead), words)
     return words
 
 
 @functools.cache
 def _breaking(path: str) -> re.Pattern[str]:
-    tags = r"(?:<wbr>|</?span[^>]*>)*"
+    tags = r"(?:<wbr[^>]*>|</?span[^>]*>)*"
     return re.compile(tags.join(map(re.escape, path)))
 
 

@@ -67,10 +67,9 @@ def _rules(as_json: bool) -> None:
 
 
 def _recipes(as_json: bool, why: bool, wanted: dict[str, str]) -> None:
-    from kimi_nb.core import kept_results
     from kimi_nb.plan import combinations
 
-    there = kept_results.of("combinations", _there)
+    there = combinations.everything()
     wanted = {key: _known(key, value, there["cells"]) for key, value in wanted.items()}
 
     def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -89,17 +88,6 @@ def _recipes(as_json: bool, why: bool, wanted: dict[str, str]) -> None:
     print(combinations.recipes(rows))
     print()
     print(combinations.matrix(verdicts))
-
-
-def _there() -> dict[str, list[dict[str, Any]]]:
-    """Find out what there is, which takes half a second."""
-    import dataclasses
-
-    from kimi_nb.params import recipes
-    from kimi_nb.plan import derivation
-
-    cells = [dataclasses.asdict(one) for one in derivation.cells()]
-    return {"recipes": recipes.listing(), "cells": cells}
 
 
 def _known(key: str, given: str, cells: list[dict[str, Any]]) -> str:

@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
         _print_copies(journal.folder / "logs")
         return 0
     ends = "" if args.no_follow else "; Ctrl-C ends"
-    print(f"{journal.plan} on {journal.site}, {journal.state}{ends}.", file=sys.stderr)
+    where = visible(f"{journal.plan} on {journal.site}, {journal.state}", lines=False)
+    print(f"{where}{ends}.", file=sys.stderr)
     with lifecycle.target(journal.kept_plan(), journal) as site:
         for who, line in site.follow(lambda: args.no_follow):
             print(f"{visible(who)} | {visible(line)}", flush=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options, output, signals
+from kimi_nb.core import known_secrets
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.show import plain_json, visible
 
@@ -125,14 +126,17 @@ def _key(name: str) -> str:
     value = os.environ.get(name, "")
     if not value:
         raise ParameterError(f"--api-key-env {name}: the variable is not set.")
+    known_secrets.name([name])
     return value
 
 
 def _only_model(asked: Target) -> str:
     """Return the only served model, or "" if the service lists none, which the checks report."""
-    from kimi_nb.prove.verify import http_exchange
+    from kimi_nb.prove.verify import http_exchange, received
 
     names = http_exchange.models(asked)
     if len(names) > 1:
-        raise ParameterError(f"--model: {asked.url} serves {', '.join(names)}; name one of them.")
+        raise ParameterError(
+            f"--model: {asked.url} serves {received.names(names)}; name one of them."
+        )
     return names[0] if names else ""

@@ -26,36 +26,37 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises ParameterError, with file, line and column, if the file is missing, unreadable, too
     large, not text, malformed, nested too deeply, or not a mapping.
     """
+    told = short(path, 300)
     try:
         if path.exists() and not path.is_file():
-            raise ParameterError(f"{path}: not a file.")
+            raise ParameterError(f"{told}: not a file.")
         with path.open("rb") as file:
             raw = file.read(_LARGEST + 1)
         if len(raw) > _LARGEST:
-            raise ParameterError(f"{path}: larger than 4 MB; a parameter file is a few KB.")
+            raise ParameterError(f"{told}: larger than 4 MB; a parameter file is a few KB.")
         if (kept := yaml_cache.read(path, raw)) is not None:
             return kept
         text = raw.decode("utf-8")
     except FileNotFoundError:
         raise ParameterError(
-            f"{short(str(path), 300)}: no such file. Write it, or name one that exists "
+            f"{told}: no such file. Write it, or name one that exists "
             "(kimi-nb list shows what ships with the project)."
         ) from None
     except UnicodeDecodeError:
-        raise ParameterError(f"{path}: not a text file in UTF-8.") from None
+        raise ParameterError(f"{told}: not a text file in UTF-8.") from None
     except OSError as error:
-        raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
+        raise ParameterError(f"{told}: cannot be read: {error.strerror}.") from None
     if fault := too_deep(text):
-        raise ParameterError(f"{path}: {fault}.")
+        raise ParameterError(f"{told}: {fault}.")
     from kimi_nb.core import strict_yaml  # start-up: most files were parsed before
 
     try:
         data = strict_yaml.load(text)
     except strict_yaml.Fault as wrong:
-        raise ParameterError(f"{path}{wrong.place}: {wrong}") from None
+        raise ParameterError(f"{told}{wrong.place}: {wrong}") from None
     if not isinstance(data, dict):
         raise ParameterError(
-            f"{path}: keys and values are wanted (key: value), "
+            f"{told}: keys and values are wanted (key: value), "
             f"found {'a list' if isinstance(data, list) else shown(data)}."
         )
     yaml_cache.keep(path, raw, data)

@@ -19,7 +19,7 @@ import functools
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -54,26 +54,58 @@ def value(given: Any, values: Iterable[str] = ()) -> Any:
     if isinstance(given, str):
         return text(given, values)
     if isinstance(given, Mapping):
+        if _clean(given, values):
+            return {key: _plain(inner) for key, inner in given.items()}
         return {
             text(key, values) if isinstance(key, str) else key: MARK
-            if isinstance(key, str)
-            and isinstance(inner, str)
-            and inner
-            and secret_forms.is_secret_key(key)
-            and not _refers(inner)
+            if _named(key, inner)
             else value(inner, values)
             for key, inner in given.items()
         }
     if isinstance(given, list | tuple):
-        if all(isinstance(inner, str) for inner in given) and not _any(given, values):
-            return list(given)
+        if _clean(given, values):
+            return _plain(given)
         return [value(inner, values) for inner in given]
     return given
 
 
-def _any(given: Sequence[str], values: tuple[str, ...]) -> bool:
-    """Return whether a secret may be in one of the texts, by one search through all of them."""
-    return bool(spans("\n".join(given).encode("utf-8", "surrogatepass"), values))
+def _named(key: Any, inner: Any) -> bool:
+    """Return whether a key says that its value is secret."""
+    return (
+        isinstance(key, str)
+        and isinstance(inner, str)
+        and bool(inner)
+        and secret_forms.is_secret_key(key)
+        and not _refers(inner)
+    )
+
+
+def _plain(given: Any) -> Any:
+    """Return the same values in lists and dictionaries."""
+    if isinstance(given, Mapping):
+        return {key: _plain(inner) for key, inner in given.items()}
+    return [_plain(inner) for inner in given] if isinstance(given, list | tuple) else given
+
+
+def _clean(given: Any, values: tuple[str, ...]) -> bool:
+    """Return whether no secret can be in any text of a value: by one search through all of them."""
+    texts: list[str] = []
+    if not _gathered(given, texts):
+        return False
+    return not spans("\n".join(texts).encode("utf-8", "surrogatepass"), values)
+
+
+def _gathered(given: Any, texts: list[str]) -> bool:
+    """Add all texts of a value; return False where a key says that its value is secret."""
+    if isinstance(given, str):
+        texts.append(given)
+    elif isinstance(given, Mapping):
+        for key, inner in given.items():
+            if _named(key, inner) or not (_gathered(key, texts) and _gathered(inner, texts)):
+                return False
+    elif isinstance(given, list | tuple):
+        return all(_gathered(inner, texts) for inner in given)
+    return True
 
 
 def data(given: bytes, values: Iterable[str] = ()) -> bytes:

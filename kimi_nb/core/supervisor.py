@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -138,11 +138,10 @@ class _Supervisor:
                 self._tell(event="ended", name=name, code=code)
 
     def _stop_all(self) -> None:
-        self._stop([])
+        self._stop(None)
 
-    def _stop(self, roots: Iterable[int]) -> None:
-        """End all descendants, or those below the processes ``roots``: SIGTERM, then SIGKILL."""
-        roots = list(roots)
+    def _stop(self, roots: Sequence[int] | None) -> None:
+        """End the processes ``roots`` and those below them, None: all. SIGTERM, then SIGKILL."""
         known: set[psutil.Process] = set()
         for number, wait in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
             end = time.monotonic() + wait
@@ -177,10 +176,10 @@ class _Supervisor:
             os.write(1, (json.dumps(event) + "\n").encode())
 
 
-def _below(pid: int, roots: Iterable[int] = ()) -> set[psutil.Process]:
+def _below(pid: int, roots: Sequence[int] | None = None) -> set[psutil.Process]:
     """Return every living descendant of ``pid``, or with ``roots`` those and their descendants."""
     try:
-        if roots:
+        if roots is not None:
             tops = [psutil.Process(root) for root in roots if psutil.pid_exists(root)]
             found = {*tops, *(child for top in tops for child in top.children(recursive=True))}
         else:

@@ -20,9 +20,9 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from kimi_nb.core import evidence, fingerprint, scratch, shapes
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
@@ -56,18 +56,21 @@ class _More(_Shape):
     asked: _Asked | None = None
 
 
+_Name = Annotated[str, Field(max_length=300)]  # messages show it whole
+
+
 class _State(_Shape):
     """What state.json holds: the attributes of a `Journal`."""
 
-    run: str
-    plan: str
-    site: str
-    by: str
-    begun: str
-    state: str = "new"
-    steps: list[str] = []
-    begun_steps: list[str] = []
-    stopped_at: str = ""
+    run: _Name
+    plan: _Name
+    site: _Name
+    by: _Name
+    begun: _Name
+    state: _Name = "new"
+    steps: list[_Name] = []
+    begun_steps: list[_Name] = []
+    stopped_at: _Name = ""
     more: _More = _More()
 
 

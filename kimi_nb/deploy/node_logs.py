@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kimi_nb.core import known_secrets
-from kimi_nb.deploy import node_facts
+from kimi_nb.deploy import log_copies, node_facts
 from kimi_nb.deploy.journal import alone
 from kimi_nb.deploy.node_answers import Answer, Line
 from kimi_nb.diagnose.log_files import Logs, file_of
@@ -25,7 +25,6 @@ from kimi_nb.service import readiness
 LOST = 255  # the exit code of ssh for an unreachable node
 _PIECES = 4096  # polls for one reading, at the most
 _BACK = 4096  # bytes before a piece that are searched for secrets again
-_AGAIN = 100  # copies of one log that are set aside
 _LOST = 5  # polls without an answer after which a node counts as lost
 
 
@@ -81,7 +80,7 @@ class NodeLogs(Logs):
         """Set the copies of earlier logs aside, because these nodes have been started anew."""
         for node in nodes:
             for path in (self._target.log_folder / node).glob("*.log"):
-                if not _set_aside(path):
+                if not log_copies.set_aside(path):
                     path.unlink()
 
     def read(self, now: bool = False) -> None:
@@ -127,8 +126,8 @@ class NodeLogs(Logs):
                 raise ValueError(f"more than {node_facts.LOGS} logs")
             path.parent.mkdir(parents=True, exist_ok=True)
             anew = path.exists() and piece.begin < path.stat().st_size
-            if anew and not _set_aside(path):
-                raise ValueError(f"it has begun anew more than {_AGAIN} times")
+            if anew and not log_copies.set_aside(path):
+                raise ValueError(f"it has begun anew more than {log_copies.MOST} times")
             with path.open("ab") as file:
                 file.write(piece.data)
             # The previous piece may have ended within a secret. The file keeps its length.
@@ -156,12 +155,3 @@ class NodeLogs(Logs):
             if name == "router.log"
             else self._target.log_folder / node / name
         )
-
-
-def _set_aside(path: Path) -> bool:
-    """Keep the copy of an earlier log; return whether there was room for one more."""
-    names = (path.with_name(f"{path.stem}.{at}.before") for at in range(1, _AGAIN + 1))
-    kept = next((name for name in names if not name.exists()), None)
-    if kept is not None:
-        path.rename(kept)
-    return kept is not None

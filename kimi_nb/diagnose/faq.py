@@ -22,8 +22,7 @@ _HEADINGS = (
     "what is seen",
     "why",
     "the way out",
-    "platform",
-    "versions",
+    "applies to",
     "known as",
     "go to",
     "id",
@@ -60,8 +59,7 @@ class Entries(show.Shown):
                 one.asks,
                 _sentence(one.cause),
                 one.help,
-                one.platform if one.platform != "any" else "",
-                one.versions,
+                _applies(one),
                 ", ".join(one.refs),
                 one.see.replace("#", ", "),
                 one.id,
@@ -69,6 +67,11 @@ class Entries(show.Shown):
             for one in self.entries
         )
         return show.Table(self.title, _HEADINGS, rows)
+
+
+def _applies(one: Signature) -> str:
+    """Return the platform and the versions of which an entry is known; "" for any."""
+    return ", ".join(word for word in (one.platform, one.versions) if word not in ("", "any"))
 
 
 def topic(name: str) -> Entries:

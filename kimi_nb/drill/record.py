@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -230,7 +231,8 @@ def find(base: Path) -> Drill:
 
 def is_inside(path: Path, folder: Path) -> bool:
     """Return whether a path is a file of a folder, and no link that leads out of it."""
-    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
+    # os.path, and not Path: a name that no file can have is no error to it.
+    return os.path.isfile(path) and path.resolve().is_relative_to(folder.resolve())
 
 
 def _numbered(path: Path) -> list[tuple[int, str]]:

@@ -174,10 +174,11 @@ class Catalogue:
         while items:
             for count in range(len(items) - (not out), 0, -1):
                 one = ", ".join(items[:count])
-                told = one if count == 1 and _named(one) else self._whole(one, depth)
+                name = count == 1 and _named(one)
+                told = one if name and ": " not in one else self._whole(one, depth)
                 if told is None and count == 1:
                     framed, known = self._framed(one, depth + 1)
-                    told = framed if known else None
+                    told = framed if known else one if name else None
                 if told is not None:
                     break
             else:
@@ -187,7 +188,8 @@ class Catalogue:
         # Names stay a list as they are written, so that they can be copied.
         joined = out[0]
         for before, one in itertools.pairwise(out):
-            joined += (", " if f"{before}, {one}" in text else "，") + one
+            last = before.rpartition("：")[2]  # the first may stand behind what they are
+            joined += (", " if f"{last}, {one}" in text else "，") + one
         return joined
 
 

@@ -157,15 +157,17 @@ def propose(
 ) -> Proposed:
     """Search the sizes that keep bounds of mean latencies (ms; 0: none), and record the best.
 
-    The workload is ``input_len`` and ``output_len``, or a distribution of ``lengths`` such as
-    "1000:200:0.9,60000:800:0.1", or the file of a ``trace``, as ``kimi-nb size`` takes them.
+    The workload is ``input_len`` and ``output_len``. A distribution of ``lengths`` such as
+    "1000:200:0.9,60000:800:0.1", or the file of a ``trace``, as ``kimi-nb size`` takes them, stands
+    in their place.
     With ``nodes`` it is every layout on so many nodes, else the choice's layout on its own nodes.
 
     Raises:
         ParameterError: If a length, a trace, a bound or a number of nodes is not allowed, or if
             not exactly one workload is given.
     """
-    load_of = workload_options.of(input_len, output_len, lengths=lengths, trace=trace)
+    fixed = (None, None) if lengths or trace else (input_len, output_len)
+    load_of = workload_options.of(*fixed, lengths=lengths, trace=trace)
     bounds = Bounds(*(_bound(name, one) for name, one in (("ttft", ttft_ms), ("tpot", tpot_ms))))
     most = 0 if session.action == "deploy" else _REHEARSED
     try:

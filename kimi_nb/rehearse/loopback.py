@@ -131,4 +131,7 @@ def claim() -> Block:
                 "machine, container or virtual machine; plans and checks work here."
             ) from None
         return Block(second, guard)
-    raise RehearsalError(f"{len(_BLOCKS)} rehearsals are going on here: wait until one ends.")
+    raise RehearsalError(
+        f"{len(_BLOCKS)} rehearsals are going on here, or another program listens at port {_GUARD} of "
+        f"all addresses (ss -Hltnp sport = :{_GUARD} names it): wait until one ends, or stop it."
+    )

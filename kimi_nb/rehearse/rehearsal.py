@@ -272,7 +272,12 @@ def start(
     return live
 
 
-def _unwritable(folder: Path, error: OSError) -> WriteError:
+def _unwritable(folder: Path, error: OSError) -> KimiError:
+    if error.filename == sys.executable:  # such as one in a home of somebody else
+        return RehearsalError(
+            f"{sys.executable}: cannot be run by this user ({error.strerror}). Install kimi_nb with a "
+            "Python that this user may run."
+        )
     return WriteError(f"{folder}: cannot be written ({error.strerror or error}).")
 
 

@@ -27,6 +27,10 @@ def style() -> str:
 
 
 def framed(inner: str) -> str:
-    """Return HTML in a frame with the style sheet, which frames inside of it do without."""
+    """Return HTML in a frame with the style sheet, which frames inside of it do without.
+
+    JupyterLab would set what stands between two dollars, such as ``$A/bin:$PATH``, as a formula.
+    """
     language = "" if current() == "en" else f' lang="{current()}"'
-    return f'{style()}<div class="kimi"{language}>{inner.replace(style(), "")}</div>'
+    inside = inner.replace(style(), "")
+    return f'{style()}<div class="kimi mathjax_ignore"{language}>{inside}</div>'

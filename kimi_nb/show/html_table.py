@@ -20,9 +20,13 @@ SHOWN, SPARED = 10, 4  # rows that are shown; as many more are not worth a click
 _LOUD = {"error", "fail", "failed", "regression", "warning"}
 _STATUS = {"severity", "status", "verdict", "result"}
 _SHORT, _LONG, _TOKEN = 24, 60, 40  # characters
+_TIGHT = 16  # from this length on a word breaks at its joints where its table has little room
 _EMPTY = ("", "-")
 # Chinese sentences have no blanks: what is written in other letters in them is a word by itself.
 _WORDS = re.compile(r"[^\s\u2e80-\u9fff\uff00-\uffef]+|[\u2e80-\u9fff\uff00-\uffef]+")
+# Where a long word may break, and a shorter one, which keeps 192.0.2.11 and k2.5 whole.
+_ANY_JOINT = re.compile(r"(?<=.[/._:=,])(?<!//)(?=[^/])")
+_JOINT = re.compile(rf"{_ANY_JOINT.pattern}(?<!\d\.)")
 # A number, its unit and how it is known: 12, 1,024, 4.8 GiB, 93 %, x2, 560 GB (estimated).
 _NUMBER = re.compile(
     r"[-+~<>≤≥x]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?(e[-+]?\d+)?( ?[%A-Za-zµ/]{1,12})?( \([a-z]+\))?"
@@ -35,7 +39,7 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     rows = [[_marked(cell, at, headings, row) for at, cell in enumerate(row)] for row in rows]
     numeric = [_numeric([row[at] for row in rows]) for at in range(len(headings))]
     heads = "".join(
-        f"<th{_class('num' * right)}>{html.escape(translate(head))}</th>"
+        f"<th{_class('num' * right)}>{_heading(translate(head))}</th>"
         for head, right in zip(headings, numeric, strict=True)
     )
     lines = [
@@ -53,6 +57,11 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) ->
         more = f'<details class="more"><summary>{words}</summary></details>'
     drawn = f"<table><thead><tr>{heads}</tr></thead>{body}</table>"
     return framed(f'{caption}<div class="scroll">{drawn}</div>{more}')
+
+
+def _heading(text: str) -> str:
+    """Return a heading, which may break after its slash: requests/s."""
+    return html.escape(text).replace("/", "/<wbr>")
 
 
 def _first(rows: Sequence[Sequence[Any]]) -> int:
@@ -104,13 +113,19 @@ def _word(word: str) -> str:
 
     >>> _word("all-reduce"), _word("plain")
     ('<span class="whole">all-reduce</span>', 'plain')
+    >>> _word("HCCL_OP_EXPANSION")
+    'HCCL_<wbr class="tight">OP_<wbr class="tight">EXPANSION'
     """
-    if len(word) <= (_SHORT if "/" in word else _TOKEN):
+    if len(word) <= _TIGHT:
         return _whole(word)
-    return "<wbr>".join(map(_whole, re.split(r"(?<=.[/._:=,])(?<!//)(?=[^/])", word)))
+    roomy = len(word) <= (_SHORT if "/" in word else _TOKEN)
+    joint = '<wbr class="tight">' if roomy else "<wbr>"
+    return joint.join(map(_whole, (_JOINT if roomy else _ANY_JOINT).split(word)))
 
 
 def _whole(part: str) -> str:
-    """Return a text that does not break at its hyphens, unless it is long."""
-    text = html.escape(part)
-    return f'<span class="whole">{text}</span>' if "-" in part[1:] and len(part) <= _TOKEN else text
+    """Return a text that does not break at its hyphens, unless it is long; an option never does."""
+    text, name = html.escape(part), "whole option" if part.startswith("--") else "whole"
+    return (
+        f'<span class="{name}">{text}</span>' if "-" in part[1:] and len(part) <= _TOKEN else text
+    )

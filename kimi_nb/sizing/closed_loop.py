@@ -35,6 +35,7 @@ class Engine:
         accepted: Tokens that a step gives each request that decodes.
         front: From the client to the API server, for each request.
         tokenize: In the API server, which handles one request after the other.
+        chunked: Whether a prompt that does not fit is divided; otherwise it waits for the next step.
     """
 
     budget: int
@@ -44,6 +45,7 @@ class Engine:
     accepted: float = 1.0
     front: float = 0.0
     tokenize: float = 0.0
+    chunked: bool = True
 
 
 def simulate(
@@ -117,7 +119,10 @@ class _Rank:
         left = max(self.engine.budget - len(self.writing), 1)
         taken, done = 0, []
         while self.reading and taken < left:
-            number, tokens = self.reading.popleft()
+            number, tokens = self.reading[0]
+            if taken and not self.engine.chunked and tokens > left - taken:
+                break
+            self.reading.popleft()
             now = min(tokens, left - taken)
             taken += now
             if now < tokens:

@@ -181,6 +181,7 @@ def benchmark(seen: Observation, table: Factors, each: int) -> Simulated:
         step_time.accepted(kind, table)[0],
         table["request_s"].value,
         table["tokenize_s"].value,
+        kind.shape.chunked,
     )
     waves = min(math.ceil(seen.requests / seen.concurrency), _WAVES) if seen.requests else _WAVES
     requests = min(waves * each, max(2 * each, _MOST))

@@ -219,7 +219,7 @@ def _sequences(part: Part) -> list[int]:
 
 
 def _batched(part: Part) -> list[int]:
-    if part.role == "decode":
+    if part.role == "decode" or not part.shape.chunked:  # a step has to hold the longest prompt
         return [part.shape.batched_tokens]
     return sorted({*factors.facts()["batched_tokens"], part.shape.batched_tokens})
 

@@ -12,8 +12,8 @@ A patch is a model file that extends ours: ``kimi-nb plan --model PATCH`` plans 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -118,6 +118,7 @@ def compare(found: Found) -> Watch:
         for name in recipes.models()
         for key, item in load.model(name).weights.items()
     }
+    there = {one.id for one in found.deployments}
     entries = []
     for one in found.deployments:
         if one.hardware not in load.names("hardware") or one.model.lower() not in weights:
@@ -125,10 +126,11 @@ def compare(found: Found) -> Watch:
         devices = load.hardware(one.hardware).devices.count
         now = group_shapes.counted(one, devices)
         model, _ = weights[one.model.lower()]
-        mine = ours.get(one.id)
-        state, said = _became(now, mine)
+        key = one.id if one.id in ours else _moved(now, ours, there)
+        mine = ours.pop(key, None)
+        # Errata go by the name under which we know the deployment.
+        state, said = _became(replace(now, id=key) if mine else now, mine)
         entries.append(Entry(one.id, state, model, one.hardware, said, now, mine, one.source.url))
-    there = {one.id for one in found.deployments}
     kinds = {name.partition(":")[0] for name in there}
     wanted = found.model.lower()
     for key, mine in ours.items():
@@ -153,26 +155,29 @@ def _imported() -> Iterator[tuple[str, Ours]]:
                     yield row.source.deployment, Ours(name, recipe, key)
 
 
-def _moved(now: Deployment, ours: dict[str, Ours], found: Found) -> Ours | None:
-    """Take out and return the recipe of a document's command that stands at another line by now.
+def _moved(now: Deployment, ours: Mapping[str, Ours], there: Container[str]) -> str:
+    """Return our name of a document's command that stands at another line by now, "" without one.
 
-    It is of the same document, for the same hardware, and has the same roles and sizes.
+    It is of the same document, for the same hardware, has the same roles and sizes, and its own
+    line has no command any more. Of several, it is the one that differs least.
     """
-    page = now.id.rpartition(":")[0]
-    if not page.startswith("va-docs:"):
-        return None
-    there = {one.id for one in found.deployments}
+    page, _, line = now.id.rpartition(":")
+    if not line.isdigit():
+        return ""
     shape = {one.name: (one.nodes, one.dp, one.tp) for one in now.roles if "worker" not in one.name}
-    for key, mine in ours.items():
-        roles = mine.recipe.roles
-        if (
-            key not in there
-            and key.rpartition(":")[0] == page
-            and mine.recipe.hardware == now.hardware
-            and shape == {name: (one.nodes, one.dp, one.tp) for name, one in roles.items()}
-        ):
-            return ours.pop(key)
-    return None
+    alike = [
+        key
+        for key, mine in ours.items()
+        if key not in there
+        and key.rpartition(":")[0] == page
+        and mine.recipe.hardware == now.hardware
+        and shape == {name: (one.nodes, one.dp, one.tp) for name, one in mine.recipe.roles.items()}
+    ]
+
+    def apart(key: str) -> int:
+        return len(_became(replace(now, id=key), ours[key])[1])
+
+    return min(alike, key=apart, default="")
 
 
 def _became(now: Deployment, mine: Ours | None) -> tuple[str, tuple[str, ...]]:

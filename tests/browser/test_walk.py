@@ -25,6 +25,8 @@ WITH_PANEL = ("00_start", "05_pd")
 LOOKS = [(theme, width) for width in (1440, 1024) for theme in ("Light", "Dark")]
 SCREEN = 1000  # pixels
 WHOLE = 1440  # at this width every table is in sight, with its last column
+# Notebooks of which that is so at 1024 px too; in 06 what was sent and came back needs more.
+NARROW = ("00_start", "05_pd", "12_drills")
 # What this project shows; the code and its colours are JupyterLab's.
 SHOWN = ".jp-OutputArea-output, .jp-RenderedMarkdown"
 
@@ -63,7 +65,7 @@ def test_a_notebook_runs_and_can_be_read(browser, lab, language, name):
         look(page, theme, width)
         shoot(page, f"{name}-{language}-{theme.lower()}-{width}")
         found += [f"{theme} {width} {fault}" for fault in page_checks.faults(page.locator(SHOWN))]
-        if width == WHOLE:
+        if width == WHOLE or name in NARROW:
             found += page.locator(SHOWN).evaluate_all(page_checks.SCROLLED)
     assert found == []
     assert lab.asked == [], "requests that would leave this machine"

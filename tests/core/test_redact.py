@@ -467,6 +467,38 @@ def test_a_list_of_texts_is_redacted_as_each_of_them(texts):
     assert redaction.value(texts) == [redaction.text(one) for one in texts]
 
 
+def _one_by_one(value, key=""):
+    """What is to be made of a value, text by text."""
+    if isinstance(value, dict):
+        return {redaction.text(one): _one_by_one(inner, one) for one, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_one_by_one(inner) for inner in value]
+    named = key and isinstance(value, str) and redaction._named(key, value)
+    return redaction.MARK if named else redaction.text(value) if isinstance(value, str) else value
+
+
+@given(
+    st.recursive(
+        st.sampled_from([*(one for one, _ in SHAPES), *PLAIN, *LINES]) | st.integers() | st.none(),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.lists(inner, max_size=3).map(tuple)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["api_key", "name", "password", "rank 3", *(one for one, _ in SHAPES)]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_nested_values_are_redacted_as_each_of_their_texts(value):
+    """Also where one search through all of them finds nothing."""
+    assert redaction.value(value) == _one_by_one(value)
+
+
 @pytest.fixture
 def small_windows(monkeypatch):
     monkeypatch.setattr(redacted_files, "BLOCK", 4096)

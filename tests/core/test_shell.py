@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -56,3 +57,33 @@ def test_a_remark_cannot_end():
     assert shell.remark("one\nrm -rf /\r\n two ") == "# one rm -rf / two"
     text = shell.script(["one\nexit 3"], ["echo done", "", ""])
     assert text == "#!/bin/bash\n# one exit 3\nset -euo pipefail\n\necho done\n"
+
+
+def test_each_option_of_a_command_has_a_line():
+    argv = ["vllm", "serve", "m m", "--port", 8088, "-", "-1", "-x", shell.Raw('"$1"'), "--last"]
+    assert shell.command(argv) == [
+        "vllm serve 'm m' \\",
+        "    --port 8088 - -1 \\",
+        '    -x "$1" \\',
+        "    --last",
+    ]
+    assert shell.command(["--a", "b", "--c"], indent="  ") == ["--a b \\", "  --c"]
+    assert shell.command([]) == []
+
+
+def test_a_line_of_a_log_is_told_by_bash():
+    script = f'rank=3\n{shell.teller("rank $rank")}\ntell WARNING "it\'s 100% \\n so"\n'
+    done = subprocess.run(["bash", "-c", script, "/x/job"], capture_output=True, text=True)
+    line = done.stdout
+    form = r"WARNING \d\d-\d\d \d\d:\d\d:\d\d \[job:3\] rank 3: it's 100% \\n so\n"
+    assert re.fullmatch(form, line) and done.stderr == ""
+    assert shell.message(line.rstrip()) == "it's 100% \\n so"
+    assert shell.message("it is: so") == "it is: so"
+    twice = "INFO 11-23 06:04:02 [job:31] a: INFO 11-23 06:04:02 [job:31] b: x"
+    assert shell.message(twice) == "INFO 11-23 06:04:02 [job:31] b: x"
+
+
+def test_a_script_has_its_shell_options():
+    assert shell.script((), ["a"], "set -e") == "#!/bin/bash\nset -e\n\na\n"
+    assert shell.remark("") == "#" and shell.quote(7) == "7" and shell.quote("") == "''"
+    assert shell.export("A", shell.Raw("$B")) == "export A=$B"

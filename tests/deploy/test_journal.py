@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kimi_nb.cli import main
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
 from kimi_nb.deploy import journal, steps
 from kimi_nb.deploy.journal import Journal
@@ -70,6 +71,21 @@ def test_a_folder_that_somebody_copied_is_no_deployment(made, plan, tmp_path):
     put(tmp_path / "deployments" / "002.old", state="up")
     assert Journal.open(tmp_path, plan).folder.name == "001"
     assert journal.beside(made.folder) == [made.folder]
+
+
+@pytest.mark.parametrize("key", ["run", "plan", "site", "by", "state", "stopped_at"])
+def test_a_name_of_thousands_of_characters_is_no_deployment_s(tmp_path, key, capsys):
+    put(tmp_path / "run" / "p" / "deployments" / "001", **{key: "<" * 5000})
+    assert main.main(["logs", "--no-follow", str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err
+    assert "is damaged" in told and key in told and len(told) < 2000
+
+
+def test_a_terminal_obeys_no_record(tmp_path, capsys):
+    put(tmp_path / "run" / "p" / "deployments" / "001", plan="\x1b]0;mine\x07", site="\u202es")
+    assert main.main(["logs", "--no-follow", str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err
+    assert "mine" in told and not {"\x1b", "\x07", "\u202e"} & {*told}
 
 
 def test_the_record_is_replaced_whole(made, monkeypatch):

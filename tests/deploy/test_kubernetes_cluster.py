@@ -476,6 +476,7 @@ def test_a_pod_that_cannot_run_ends_the_start(world, tmp_path):
     assert (found.kind, found.node) == ("image-not-pulled", "kimi-decode-0")
 
 
+@pytest.mark.long
 def test_the_log_of_a_pod_that_ended_tells_more(world, tmp_path):
     world.pod_of = lambda name: (
         kube_api.ended(1) if name == "kimi-decode-0-1" else kube_api.running()
@@ -489,6 +490,7 @@ def test_the_log_of_a_pod_that_ended_tells_more(world, tmp_path):
     assert found.kind not in ("pod-ended", "unknown")
 
 
+@pytest.mark.long
 def test_a_pod_without_a_node_has_its_time(world, tmp_path):
     message = "0/4 nodes are available: 4 Insufficient huawei.com/Ascend910."
     world.pod_of = lambda name: kube_api.unschedulable(message)
@@ -627,6 +629,7 @@ def test_names_of_pods_lead_to_no_other_folder(world, tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_an_answer_without_end_is_cut(tmp_path, monkeypatch):
     program = tmp_path / "kubectl"
     program.write_text("#!/bin/sh\nexec head -c 3000000 /dev/zero\n")

@@ -886,47 +886,6 @@ def test_the_ends_of_a_job_are_told_apart(state, says):
     assert (seen is None) == (state in ("FAILED", "GONE"))
 
 
-def test_a_job_that_slurm_has_forgotten_is_known_by_its_last_words(tmp_path):
-    plan = build.plan("k2.5", "h200", "single", variant="slurm")
-    chain = job_book.chain(plan)
-    book = job_book.Book(tmp_path, "run-1", tmp_path, chain)
-    for number, job in enumerate(chain, start=1):
-        book.note(job.name, id=number)
-    (tmp_path / "create_vllm_env.1.out").write_text("conda says much\nMade /p/env.\n")
-    (tmp_path / "install_vllm.2.out").write_text("pip says much\nSuccessfully installed\n")
-    states = [one.state for one in book.look(()).values()]
-    assert states == ["COMPLETED", job_book.GONE, job_book.GONE, job_book.GONE]
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        None,
-        "COMPLETED",
-        {},
-        {"id": "seven"},
-        {"id": [7]},
-        {"id": 7, "digest": {}, "state": "COMPLETED"},
-        {"id": 7, "state": []},
-        {"id": 7, "node": 1},
-        {"id": 7, "code": "one"},
-        {"id": 7, "of": [7]},
-        {"id": 7, "hosts": ["n1"]},
-        {"id": 7, "hosts": [["n1"]]},
-    ],
-)
-def test_a_damaged_entry_of_a_job_is_left_out(tmp_path, damaged):
-    plan = build.plan("k2.5", "h200", "single", variant="slurm")
-    chain = job_book.chain(plan)
-    first, second = chain[0].name, chain[1].name
-    jobs = {first: damaged, second: {"id": 8, "digest": "0", "state": "COMPLETED"}}
-    (tmp_path / "jobs.json").write_text(json.dumps({"run": "run-1", "jobs": jobs}))
-    seen = job_book.Book(tmp_path, "run-1", tmp_path, chain).look(())
-    assert (seen[first].id, seen[second].id, seen[second].state) == (None, 8, "COMPLETED")
-    later = job_book.Book(tmp_path / "2", "run-2", tmp_path, chain, [tmp_path], [first, second])
-    assert [*later.entries] == [second]
-
-
 def test_of_many_that_claim_a_site_at_once_one_has_it(tmp_path):
     path, runs = tmp_path / "claim", [f"run-{at}" for at in range(16)]
     with ThreadPoolExecutor(len(runs)) as pool:
@@ -959,16 +918,6 @@ def test_sizes_of_the_site_file_take_the_place_of_the_guides(tmp_path):
     assert {"--mem=1500G", "--cpus-per-task=96", "--time=12:00:00"} <= set(options["baseline"])
     assert {"--mem=16G", "--cpus-per-task=1", "--time=00:30:00"} <= set(options["create-env"])
     assert {"--mem=64G", "--cpus-per-task=16"} <= set(options["benchmark"])
-
-
-def test_of_earlier_deployments_only_what_prepares_the_service_is_kept(tmp_path):
-    done = {"id": 7, "state": "COMPLETED", "digest": "x"}
-    jobs = {"install": done, "benchmark": done, "download": {**done, "state": "FAILED"}, "odd": 1}
-    for number, text in enumerate((json.dumps({"run": "r", "jobs": jobs}), "[]", "{", "")):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "jobs.json").write_text(text)
-    folders = [tmp_path / str(number) for number in (3, 2, 1, 0)]
-    assert job_book._done_before(folders, ["install", "download", "odd"]) == {"install": done}
 
 
 def test_the_copies_of_a_job_that_was_replaced_are_set_aside(tmp_path):

@@ -582,3 +582,13 @@ def test_what_is_no_log_of_an_engine_is_said_so(tmp_path):
     found = doctor.examine(tmp_path)
     assert found.ok and not found.engines
     assert "nothing looked like an engine's log" in " ".join(str(found).split())
+
+
+def test_logs_that_are_broken_hide_no_cause_of_the_others(tmp_path, capsys):
+    (tmp_path / "rank_0.log").write_text("RuntimeError: NPU out of memory\n")
+    (tmp_path / "rank_1.log").write_bytes("INFO good morning\n".encode("utf-16"))
+    (tmp_path / "rank_2.log.gz").write_bytes(gzip.compress(b"INFO line\n" * 1000)[:30])
+    assert main.main(["doctor", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "out of memory" in told and "rank_0.log:1" in told
+    assert "rank_2.log.gz" in told  # what could not be read is named

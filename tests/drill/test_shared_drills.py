@@ -85,6 +85,13 @@ def test_the_line_of_evidence_is_looked_for_in_no_other_folder(tmp_path):
         assert verdict.judge(record.read(one)).line == f"{name}: two", "without its number"
 
 
+@pytest.mark.parametrize("name", ["9" * 5000, "a/" * 3000, "nul\0"])
+def test_the_line_of_evidence_of_a_name_that_no_file_can_have(tmp_path, name):
+    one = record.read(drill(tmp_path, evidence=f"logs/{name}: two"))
+    told = verdict.judge(one)
+    assert told.line.startswith(f"logs/{name[:100]}")
+
+
 def test_a_log_that_leads_elsewhere_is_no_log_of_it(tmp_path):
     (tmp_path / "secret.log").write_text("open sesame\n")
     one = drill(tmp_path / "drill")

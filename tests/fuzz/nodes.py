@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 
 from fuzz import change, guard
@@ -75,7 +76,7 @@ def _told(given: object) -> str:
 def _journal(data: bytes, folder: Path) -> str:
     """The record of a deployment, which is the only one below a folder."""
     runs = folder / "runs"
-    written(runs / "run" / "plan" / "deployments" / "001", "state.json", data)
+    path = written(runs / "run" / "plan" / "deployments" / "001", "state.json", data)
     shown: list[str] = []
     with guard.refusals(shown):
         found = journal.find(str(runs / "run"), runs)
@@ -87,7 +88,32 @@ def _journal(data: bytes, folder: Path) -> str:
         found.kept_plan()
     with guard.refusals(shown):
         shown.append(journal.Journal.open(runs / "run" / "plan", _plan()).run)
+    _goes_on(path, data)
     return screen(*shown) + command("logs", "--no-follow", runs / "run")
+
+
+def _goes_on(path: Path, data: bytes) -> None:
+    """Fail where a secret has come into a record that was written anew.
+
+    By what was in it, such as the word of the run or the names of jobs, the deployment is known to
+    the site: that remains.
+    """
+    if (found := path.read_bytes()) != data:
+        try:
+            before = json.loads(data)
+        except (ValueError, RecursionError):
+            before = None  # a damaged one, in whose place another was written
+        added = json.dumps(_added(before, json.loads(found)))
+        assert guard.SECRET not in added, added
+        written(path.parent, path.name, data)
+
+
+def _added(before: object, now: object) -> object:
+    """What is not as it was before, each value below its key."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return now
+    other = {key: value for key, value in now.items() if key not in before or value != before[key]}
+    return {key: _added(before.get(key), value) for key, value in other.items()}
 
 
 def _claim(data: bytes, folder: Path) -> str:
@@ -125,7 +151,7 @@ def _slurm(data: bytes, folder: Path) -> str:
 
 def _jobs(data: bytes, folder: Path) -> str:
     """The record of jobs, with a queue."""
-    written(folder, "jobs.json", data)
+    path = written(folder, "jobs.json", data)
     wanted = _slurm_plan()
     book = job_book.Book(
         folder, "r", folder, wanted.jobs, [folder], [job.name for job in wanted.jobs]
@@ -135,6 +161,7 @@ def _jobs(data: bytes, folder: Path) -> str:
         queue = slurm_commands.rows(f"7|RUNNING||n1|1:00|{folder}|vllm_kimi|{book.comment}")
         shown.append(str(book.look(queue)))
         book.note("baseline", id=7)
+    _goes_on(path, data)
     return screen(*shown)
 
 

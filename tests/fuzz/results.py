@@ -36,8 +36,6 @@ def _run(data: bytes, folder: Path) -> str:
     root.mkdir()
     for name, value in tree.items():
         if name in _NAMES:
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
             text = (
                 value
                 if isinstance(value, str)
@@ -45,7 +43,7 @@ def _run(data: bytes, folder: Path) -> str:
                 if name.endswith("jsonl") and isinstance(value, list)
                 else json.dumps(value)
             )
-            path.write_text(text, encoding="utf-8", errors="surrogatepass")
+            written(root, name, text.encode("utf-8", "surrogatepass"))
     return command("report", root, "--json") + _sections(root)
 
 

@@ -19,6 +19,7 @@ from kimi_nb.show import visible
 
 CORPUS = Path(__file__).parent / "corpus"
 Strategy = st.SearchStrategy[bytes]
+_given: dict[Path, bytes] = {}  # what a stranger wrote into the folder of the present input
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class Target:
 
     def check(self, data: bytes, folder: Path) -> None:
         """Fail where one input breaks what must hold of all."""
+        _given.clear()
         with guard.memory(), guard.seconds(len(data)), guard.folder(folder):
             shown = self.read(data, folder)
         guard.plain(shown)
-        guard.kept(folder, data)
+        guard.kept(folder, _given)
 
 
 def command(*words: str | os.PathLike[str]) -> str:
@@ -86,10 +88,11 @@ def screen(*values: object) -> str:
 
 
 def written(folder: Path, name: str, data: bytes) -> Path:
-    """The file of this name in the folder, with this input."""
+    """The file of this name in the folder, as a stranger wrote it."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
+    _given[path] = data
     return path
 
 

@@ -44,6 +44,7 @@ _DEFINITIONS = {
     ast.ClassDef: "class",
     ast.Lambda: "lambda",
 }
+_UNALIGNED = re.compile(r"^\|(?:.*\|)? *-{3,} *\|", re.MULTILINE)
 _MAGIC = re.compile(r"^\s*(?:[\w.,\s]+=\s*)?(!|%)", re.MULTILINE)
 
 
@@ -121,6 +122,12 @@ def _whole(notebook: NotebookNode) -> _Found:
 
 def _cells(notebook: NotebookNode) -> _Found:
     for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "markdown" and _UNALIGNED.search(cell.source):
+            yield (
+                number,
+                "a table without alignment, whose headings JupyterLab centres",
+                "Write | :--- | below the headings",
+            )
         if cell.cell_type != "code":
             continue
         if cell.outputs or cell.execution_count is not None:

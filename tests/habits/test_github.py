@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import kimi_nb
+from kimi_nb.core import extras
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
@@ -118,6 +119,24 @@ def test_there_is_a_form_for_each_kind_of_report():
     assert [path.stem for path in FORMS] == ["bug", "hardware_report", "wrong_recipe"]
 
 
+def test_the_action_installs_the_versions_that_are_tested():
+    """What the package alone needs, and what builds it; the rest of constraints.txt it does not."""
+    pins = re.compile(r"^([a-z][\w.-]*)==(\S+)(.*?)(?=^[a-z]|\Z)", re.MULTILINE | re.DOTALL)
+    mine, tested = (
+        {
+            name: (version, set(re.findall("sha256:[0-9a-f]{64}", rest)))
+            for name, version, rest in found
+        }
+        for found in (
+            pins.findall((ROOT / name).read_text())
+            for name in (".github/tools/check.txt", "constraints.txt")
+        )
+    )
+    assert {*extras.BASE} <= set(mine)
+    for name, pin in mine.items():
+        assert pin[1] and pin == tested[name], name
+
+
 def test_actions_are_pinned_by_commit():
     """A tag can be moved by whoever has the action's repository."""
     for path in (*WORKFLOWS, ROOT / "action.yml"):
@@ -132,16 +151,38 @@ def test_what_a_workflow_installs_has_its_hashes():
             assert "--require-hashes -r " in line or "--no-deps dist/" in line, line
 
 
+def test_every_list_that_is_installed_has_its_hashes():
+    others = ("Makefile", "binder/Dockerfile", ".ci/run", "action.yml")
+    for path in (*WORKFLOWS, *(ROOT / name for name in others)):
+        for line in re.findall(r".*pip install.* -r .*", path.read_text()):
+            assert "--require-hashes -r " in line, f"{path.name}: {line.strip()}"
+    text = (ROOT / "tests/deploy/clients.txt").read_text()
+    pins = re.findall(r"^[a-z].*", text, re.MULTILINE)
+    assert pins and all(re.fullmatch(r"\S+==\S+ .*\\", one) for one in pins), pins
+    assert "://" not in text and text.count("--hash=sha256:") >= len(pins)
+
+
+def test_known_faults_of_dependencies_are_looked_for_and_a_release_says_what_it_holds():
+    texts = {path.stem: path.read_text() for path in WORKFLOWS}
+    assert "pip-audit --require-hashes --disable-pip -r constraints.txt" in texts["audit"]
+    assert "schedule:" in texts["audit"]
+    made = texts["release"].index("cyclonedx-py environment")
+    assert made < texts["release"].index("files/sbom/*")
+
+
 def test_lists_with_hashes_are_installed_as_they_stand():
     """Asked to resolve, pip before 23.3 looks for the newest release of what an extra names, and
     refuses it for its hash: an installation would fail on the day of somebody's release."""
     seen = 0
-    for path in (*WORKFLOWS, ROOT / "Makefile", ROOT / "binder/Dockerfile"):
+    for path in (
+        *WORKFLOWS,
+        *(ROOT / one for one in ("Makefile", "binder/Dockerfile", "action.yml")),
+    ):
         for line in re.findall(r".*pip install.*--require-hashes.*", path.read_text()):
             assert "--no-deps" in line, f"{path.name}: {line.strip()}"
             seen += 1
     assert seen >= 10
-    for path in (GITHUB / "tools").iterdir():
+    for path in (GITHUB / "tools").glob("*.txt"):
         text = path.read_text()
         assert text.count("==") and "://" not in text
         assert len(re.findall(r"^[a-z]\S*==.* \\\n    --hash=sha256:", text, re.MULTILINE)) == len(
@@ -186,7 +227,8 @@ def test_the_action_annotates_what_it_is_given(tmp_path):
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     setup, install, check = action["runs"]["steps"]
     assert setup["uses"].startswith("actions/setup-python@")
-    assert install["run"].endswith('pip install --quiet "$GITHUB_ACTION_PATH"')
+    *_, last = install["run"].splitlines()
+    assert last.endswith('--no-deps --no-build-isolation "$GITHUB_ACTION_PATH"')
     assert "inputs." not in check["run"]  # an input is no part of a script
     done = checked(check["run"], tmp_path, FILES=".", OPTIONS="--engine-version 0.19.1")
     assert done.returncode == 1, done.stderr

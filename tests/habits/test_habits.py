@@ -83,6 +83,11 @@ def swap(notebook, one, other):
         ),
         (lambda nb: nb.cells.pop(27), ", cell 28: ", "no sentence above"),
         (
+            lambda nb: edit(nb, "| :--- | :--- | :--- |\n", "| :--- | --- | :--- |\n"),
+            ", cell 10: ",
+            "JupyterLab centres",
+        ),
+        (
             lambda nb: edit(nb, "OK is no `fail`", "No `fail`. BROKEN."),
             ", cell 23: ",
             "what OK looks",

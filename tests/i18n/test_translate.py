@@ -212,6 +212,8 @@ def test_values_of_a_template_take_no_neighbours(chinese):
             "预演（REHEARSAL），http://127.77.0.1:1999 上的 kimi_k25：7 项通过，2 项不适用",
         ),
         ("2 of 3 right", "3 项中答对 2 项"),
+        ("22 files: a3-0, a3-1, client", "22 个文件：a3-0, a3-1, client"),
+        ("a: 1, b: 2, 3", "a: 1, b: 2, 3"),
     ],
 )
 def test_what_stands_in_titles_and_pictures(chinese, text, told):

@@ -7,12 +7,14 @@ the caches are emptied before each test, or only the first test would be noted.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 
 def pytest_collection_finish() -> None:
     forget()
+    gc.freeze()  # or each process would walk, and so copy, what it has in common with the others
 
 
 def pytest_runtest_setup() -> None:

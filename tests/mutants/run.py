@@ -49,6 +49,15 @@ from mutmut.mutation.diff_apply import get_diff_for_mutant
 path, names = json.load(sys.stdin)
 print(json.dumps({name: get_diff_for_mutant(name, path=path) for name in names}))
 """
+# Keeps what the YAML files say beside them. No mutant writes there, and each would parse them again.
+_COPIES = """
+import contextlib, pathlib
+from kimi_nb.core import data_files, errors
+for folder in ("kimi_nb/data", "params"):
+    for path in pathlib.Path(folder).resolve().rglob("*.yaml"):
+        with contextlib.suppress(errors.KimiError):
+            data_files.read_yaml(path)
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +155,9 @@ def copy(root: Path = ROOT) -> Iterator[Path]:
             target = Path(folder, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, target)
+        here = {**os.environ, "PYTHONPATH": folder}
+        here.pop("PYTHONDONTWRITEBYTECODE", None)
+        subprocess.run([sys.executable, "-c", _COPIES], cwd=folder, env=here, check=True)
         yield Path(folder)
 
 
@@ -158,7 +170,11 @@ def _settings(tree: Path, only: Sequence[str], tests: Sequence[str], but: str) -
         "only_mutate": list(only),
         "also_copy": beside,
         "pytest_add_cli_args_test_selection": list(tests),
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "mutants.fresh_caches", "-m", "not long", *without],
+        # What is only reported is not looked for: unraisableexception collects garbage five times.
+        "pytest_add_cli_args": [
+            "-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "mutants.fresh_caches",
+            "-m", "not long", *without,
+        ],
         # A process that has run no test forks one for each mutant: no cache, no thread, no loop of
         # gevent comes with it.
         "process_isolation": "forkserver",

@@ -100,7 +100,7 @@ def test_nodes_search_every_layout(run):
 
 
 def test_a_distribution_is_sized_as_on_the_command_line(run):
-    found = run.size(run.choose("single"), lengths=MIX, tpot_ms=50).answer
+    found = run.size(run.choose("single"), **SIZES, lengths=MIX, tpot_ms=50).answer
     assert found.load == request_load.lengths(MIX)
     assert found.candidates and found.load.longest == 60800
     assert "6900 tokens in, 260 out" in str(found)
@@ -127,9 +127,8 @@ def test_a_line_of_a_trace_that_is_wrong_is_named(run, tmp_path):
     [
         ({}, "--input and --output are wanted, or --lengths, or --trace"),
         ({"input_len": 1000}, "--input and --output are wanted"),
-        (SIZES | {"lengths": MIX}, "--lengths has its own lengths"),
         ({"lengths": MIX, "trace": "requests.jsonl"}, "has its own lengths"),
-        ({"output_len": 10, "trace": "requests.jsonl"}, "--trace has its own lengths"),
+        (SIZES | {"trace": "/nowhere.jsonl"}, "--trace /nowhere.jsonl: cannot be read"),
         ({"lengths": "1000:200"}, "--lengths: IN:OUT:WEIGHT is wanted"),
         ({"lengths": "1000:200:0"}, "--lengths: IN:OUT:WEIGHT is wanted"),
         ({"lengths": "0:200:1"}, "--lengths: IN:OUT:WEIGHT is wanted"),

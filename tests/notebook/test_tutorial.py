@@ -167,7 +167,7 @@ def test_a_reader_knows_what_each_port_is_for(name, choices):
     """A row of a table: the port, who connects to it, and what for."""
     rows = [
         [part.strip() for part in line.strip("|").split("|")]
-        for line in text(name)
+        for line in re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text(name))
         .partition("## Which port is for what")[2]
         .partition("\n## ")[0]
         .splitlines()

@@ -8,6 +8,7 @@ import pytest
 
 from kimi_nb import catalog
 from kimi_nb.check import judge
+from kimi_nb.check.rules import capacity
 from kimi_nb.check.view import engine_view
 from kimi_nb.params import load
 from kimi_nb.plan import build, memory
@@ -172,3 +173,22 @@ def test_every_documented_recipe_fits(name):
                 length = bar.fit.shape.model_len or 1
                 assert bar.fit.headroom > 0, (plan.name, str(bar))
                 assert bar.fit.high >= length, (plan.name, str(bar))
+
+
+def test_a_cpu_reads_prompts_with_latent_attention_whole():
+    """As vLLM 0.32.0 says when it starts there (vllm/platforms/cpu.py, check_and_update_config)."""
+    tiny, llama = (load.model(name).architecture for name in ("tiny-k2.5", "tiny-llama"))
+    told = Shape(vendor="cpu", batched_tokens=512, model_len=4096)
+    served = told.as_served(tiny)
+    assert (served.chunked, served.prefix_caching, served.batched_tokens) == (False, False, 4096)
+    assert replace(told, model_len=1024).as_served(tiny).batched_tokens == 2048
+    assert told.as_served(llama) == told, "no latent attention"
+    gpu = replace(told, vendor="nvidia")
+    assert gpu.as_served(tiny) == gpu
+
+
+def test_the_shape_of_a_plan_is_the_one_that_the_engine_serves():
+    deployment = judge.of_plan(build.plan("k2.5", "cpu", "single"))
+    shape = capacity.shape_of(deployment, deployment.servers[0])
+    assert deployment.servers[0].number("max-num-batched-tokens") == 512
+    assert (shape.chunked, shape.batched_tokens) == (False, 2048)

@@ -560,6 +560,18 @@ def test_metrics():
     assert "HTTP 404" in blind.result()["why_not"]
 
 
+@pytest.mark.parametrize("why", [5, ["HTTP 404"], {"a": 1}, True])
+def test_a_reason_that_is_no_text_is_shown_as_it_is(bench, why):
+    with misbehaving.server() as url:
+        found = bench(url, workload.sweep("1", prompts=2, **SMALL))
+    path = found.files[0]
+    one = json.loads(path.read_text())
+    one["kimi_nb"]["metrics"] |= {"why_not": why, "utilisation_why_not": "nobody looked"}
+    path.write_text(json.dumps(one))
+    again = results.load(found.folder)
+    assert f"{why}; nobody looked" in str(again.metrics())
+
+
 def test_devices():
     assert device_use.percents("nvidia-smi", "87\n93\n") == [87.0, 93.0]
     # As npu-smi info -t usages prints it for a card of two chips.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 
 import hostile
@@ -10,10 +11,12 @@ import pytest
 from hostile import HostileServer
 from testbed.silent_logs import SilentLogs
 
+from kimi_nb.cli import main
+from kimi_nb.core import known_secrets
 from kimi_nb.plan import build
 from kimi_nb.prove import verify
 from kimi_nb.prove.bench import load_client, metrics, random_prompts, request_faults, workload
-from kimi_nb.prove.verify import target
+from kimi_nb.prove.verify import received, target
 from kimi_nb.service import probe
 from kimi_nb.service.http_client import Limits
 from kimi_nb.service.readiness import Found, Watch
@@ -53,6 +56,66 @@ def test_verify_names_it(manner, cause, _):
         assert time.monotonic() - begun < 15
         assert not found.ok and {one.cause for one in found.failed} == {cause}, found
         assert all(one.help for one in found.failed)
+
+
+def lists(*names):
+    """How a service answers that says these names, whatever it is asked."""
+    data = json.dumps({"object": "list", "data": [{"id": name} for name in names]}).encode()
+
+    def manner(one):
+        one.sendall(hostile.HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
+
+    return manner
+
+
+@pytest.mark.parametrize("model", ["kimi", "another"])
+@pytest.mark.parametrize("name", ["9" * 50_000, "kimi" + "9" * 50_000])
+def test_a_name_of_thousands_of_characters_is_shown_in_part(name, model):
+    with HostileServer(lists(name, *["kimi"] * 400)) as server:
+        asked = target.at(server.url, model, seconds=1.0, pauses=())
+        found = verify.verify(asked)
+    (listed,) = [one for one in found.results if one.name == "api/models"]
+    assert listed.status == ("pass" if model == "kimi" else "fail")
+    assert "999..." in listed.got and "and 381 more" in listed.got and len(listed.got) < 1000
+    assert all(len(one.got) < 3000 for one in found.results)
+
+
+def test_a_reason_of_thousands_of_characters_is_shown_in_part():
+    message = {"role": "assistant", "content": "words"}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "x" * 50_000}]}
+    data = json.dumps(body).encode()
+
+    def says(one):
+        one.sendall(hostile.HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
+
+    with HostileServer(says) as server:
+        asked = target.at(server.url, "kimi", seconds=1.0, pauses=())
+        found = verify.verify(asked, only=["api/chat", "api/finish-reason"])
+    assert all("xxx" in one.got and len(one.got) < 3000 for one in found.results), found
+
+
+def test_several_models_without_end_are_one_screen(capsys):
+    with HostileServer(lists(*("m" * 500 + str(at) for at in range(500)))) as server:
+        assert main.main(["verify", server.url]) == 2
+    told = capsys.readouterr().err
+    assert "name one of them" in told and "and 480 more" in told and len(told) < 3000
+
+
+@pytest.mark.parametrize("at", range(0, 40, 3))
+def test_a_key_is_cut_nowhere(at, monkeypatch, tmp_path, capsys):
+    """Of half a key nobody could tell any more that it is one."""
+    monkeypatch.setattr(known_secrets, "_names", set())
+    monkeypatch.setenv("DOOR", "open-sesame-4711-and-more")  # its name does not say that it is one
+    said = "x" * (received._LONGEST - at) + "open-sesame-4711-and-more" + "y" * 500
+
+    def says(one):
+        one.sendall(b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said.encode()))
+
+    with HostileServer(says) as server:
+        words = ["verify", server.url, "--model", "kimi", "--api-key-env", "DOOR", "--only", "api"]
+        assert main.main([*words, "--run-dir", str(tmp_path)]) == 1
+    shown = "".join(capsys.readouterr()) + (tmp_path / "verify.jsonl").read_text()
+    assert "500: xxx" in shown and "open-" not in shown
 
 
 @pytest.mark.parametrize(("manner", "cause", "_"), MANNERS, ids=IDS)

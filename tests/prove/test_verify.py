@@ -709,6 +709,14 @@ def test_a_url_where_nobody_is_fails_with_a_document(capsys):
     assert "takes no connections" in json.loads(capsys.readouterr().out)["checks"][0]["got"]
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://-x:1"])
+def test_a_url_where_nobody_is_takes_one_screen(url, capsys):
+    assert main.main(["verify", url]) == 1
+    said = capsys.readouterr()
+    assert len((said.out + said.err).splitlines()) < 25
+    assert "gone, as said above" in said.out and "next" in said.out
+
+
 def test_several_models_are_listed(capsys):
     with OddServer("two-models") as server:
         assert main.main(["verify", server.url]) == 2

@@ -791,6 +791,38 @@ def test_a_run_folder_of_any_form(folder, tmp_path):
     assert found.ok, found
 
 
+def test_a_foreign_server_at_all_addresses_is_named_by_address_and_port(tmp_path):
+    """It would answer for an engine."""
+    with socket.create_server(("0.0.0.0", 0)) as foreign:
+        port = foreign.getsockname()[1]
+        plan = build.plan("k2.5", "a3", "single", pairs=[f"port={port}"])
+        with pytest.raises(loopback.RehearsalError, match="another program") as refused:
+            rehearsal.start(plan, tmp_path / "run")
+    told = str(refused.value)
+    assert re.search(rf"127\.\d+\.\d+\.\d+:{port}: another program", told), told
+    assert f"sport = :{port}" in told
+
+
+def test_a_foreign_server_where_blocks_are_claimed_is_named(tmp_path, monkeypatch):
+    with socket.create_server(("0.0.0.0", 0)) as foreign:
+        port = foreign.getsockname()[1]
+        monkeypatch.setattr(loopback, "_GUARD", port)
+        with pytest.raises(
+            loopback.RehearsalError, match=f"another program listens at port {port}"
+        ):
+            loopback.claim()
+
+
+def test_a_python_that_this_user_may_not_run_is_named(tmp_path, monkeypatch):
+    """As one in a home that another user, without a name perhaps, may not enter."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(loopback.RehearsalError, match="cannot be run by this user") as refused:
+        rehearsal.start(build.plan("k2.5", "a3", "single"), tmp_path / "run")
+    assert str(python) in str(refused.value)
+
+
 def test_a_run_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / ("x" * 300)):

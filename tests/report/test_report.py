@@ -228,6 +228,8 @@ def test_the_report_of_a_failed_run(spilled, capsys):
     assert "notebook" in evidence.read(outcome.folder)[-1]["stage"]
     plan = found.plans[0]
     assert plan.last.status == "ok" and "1 of 1" in plan.last.text
+    # Words may break at their joints.
+    said = re.sub(r"<wbr[^>]*>|</?span[^>]*>", "", text)
     for words in (
         "REHEARSAL",
         "1 of 1",
@@ -241,7 +243,7 @@ def test_the_report_of_a_failed_run(spilled, capsys):
         'href="03_single_node.ipynb"',
         "truth/known-fault",
     ):
-        assert words in text, words
+        assert words in said, words
     assert main.main(["report", str(outcome.folder)]) == 0
     assert "failed: 00_start" in capsys.readouterr().out
 

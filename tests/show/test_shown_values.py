@@ -73,6 +73,20 @@ def test_a_long_word_breaks_at_its_slashes_and_a_short_one_nowhere():
     assert "/root/<wbr>kimi/<wbr>models/" in drawn(Table("", ("path",), ((path,),)))
 
 
+def test_dollars_are_no_formula_in_jupyterlab():
+    """It would set what stands between two of them as mathematics."""
+    text = drawn(Table("", ("do",), (("export PATH=$VIRTUAL_ENV/bin:$PATH",),)))
+    assert '<div class="kimi mathjax_ignore">' in text and "$VIRTUAL_" in text
+
+
+def test_a_name_may_break_at_its_joints_and_an_option_nowhere():
+    text = drawn(Table("", ("name",), (("HCCL_OP_EXPANSION_MODE",), ("--max-num-seqs",))))
+    assert 'HCCL_<wbr class="tight">OP_<wbr class="tight">EXPANSION_' in text
+    assert '<span class="whole option">--max-num-seqs</span>' in text
+    assert "192.168.100.121:<wbr" in drawn(Table("", ("at",), (("192.168.100.121:7100",),)))
+    assert "requests/<wbr>s" in drawn(Table("", ("requests/s",), (("1",),)))
+
+
 def test_what_strangers_say_is_escaped():
     long = f"{HOSTILE}-{'x' * 60}/{HOSTILE} and {HOSTILE}-a " + HOSTILE * 9
     for value in (
@@ -110,7 +124,10 @@ def test_files_are_folded_one_by_one_and_one_is_only_named():
 
 def test_frames_within_a_frame_bring_no_style_of_their_own():
     table = Table("", ("a",), (("b",),))
-    assert drawn(Parts(table, Parts(table, Text("", "x\ny")))).count('class="kimi"') == 5
+    assert (
+        drawn(Parts(table, Parts(table, Text("", "x\ny")))).count('class="kimi mathjax_ignore"')
+        == 5
+    )
 
 
 def test_what_another_program_said_is_not_translated(monkeypatch):
@@ -127,4 +144,6 @@ def test_what_another_program_said_is_not_translated(monkeypatch):
 def test_a_chinese_sentence_breaks_around_the_names_in_it():
     said = "两侧使用相同的--max-model-len，在客户端检查长度"
     text = drawn(Table("", ("what",), ((said,),)))
-    assert '两侧使用相同的<span class="whole">--max-model-len</span>，在客户端检查长度' in text
+    assert (
+        '两侧使用相同的<span class="whole option">--max-model-len</span>，在客户端检查长度' in text
+    )

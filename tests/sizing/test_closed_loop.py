@@ -64,3 +64,18 @@ def test_prompts_that_come_at_once_reach_the_engine_one_after_the_other():
     assert found.ttft == pytest.approx((0.12, 0.22, 0.22, 0.22))
     alone = closed_loop.simulate(engine(tokenize=0.02), request_load.fixed(64, 11), 1, 2)
     assert alone.ttft == pytest.approx((0.12, 0.12))
+
+
+def test_a_prompt_that_is_read_whole_waits_for_a_step_with_room():
+    chunked, whole = (
+        closed_loop.simulate(engine(chunked=each), request_load.fixed(300, 11), 3, 3)
+        for each in (True, False)
+    )
+    # 512 tokens a step: 300 and 212 of the second, its rest and the third, or one in each step.
+    assert chunked.ttft == pytest.approx((0.1, 0.2, 0.2))
+    assert whole.ttft == pytest.approx((0.1, 0.2, 0.3))
+
+
+def test_a_prompt_that_is_longer_than_a_step_is_read_all_the_same():
+    found = closed_loop.simulate(engine(chunked=False), request_load.fixed(600, 11), 2, 2)
+    assert len(found.ttft) == 2 and found.ttft[1] > found.ttft[0]

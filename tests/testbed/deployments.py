@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from kimi_nb.params import load, recipes
 
 Row = tuple[str, str, str, str, str]
@@ -12,6 +14,7 @@ def own() -> list[Row]:
     return [_key(row) for row in recipes.listing() if not row["deployment"]]
 
 
+@functools.cache  # conftest.py is read again for each mutant, in a process that has this module
 def rows() -> list[Row]:
     """Return `own`, and of what is imported one for each vendor, layout and publisher.
 

@@ -103,6 +103,26 @@ def test_what_is_new_is_proposed_and_what_is_left_out_says_why(tmp_path):
     assert "upstream-0" in seen.patches()["k2.7-code.yaml"]
 
 
+def test_a_command_of_a_document_that_stands_at_another_line_is_the_same(tmp_path):
+    page = "va-docs:Kimi-K2.5:"
+    mine = [one for one in HERE if one.startswith(page)]
+    moved = [replace(read(one), id=f"{page}{int(one.removeprefix(page)) + 6}") for one in mine]
+    seen = watch.compare(replace(found(tmp_path, *moved), model="k2.5"))
+    states = {one.deployment: one.state for one in seen.entries if one.deployment.startswith(page)}
+    known = [f"{page}{line + 6}" for line in (163, 295, 504)]
+    assert [states[one] for one in known] == [watch.SAME] * 3
+    assert watch.GONE not in states.values()
+
+
+def test_a_command_that_moved_and_changed_is_not_a_new_one(tmp_path):
+    one = read("va-docs:Kimi-K2.5:163")
+    role = replace(one.roles[0], argv=(*one.roles[0].argv, ("--seed", 48)))
+    moved = replace(one, id="va-docs:Kimi-K2.5:170", roles=(role, *one.roles[1:]))
+    seen = watch.compare(replace(found(tmp_path, moved), model="k2.5"))
+    (entry,) = [each for each in seen.entries if each.deployment == moved.id]
+    assert entry.state == watch.CHANGED and "seed" in entry.said[0]
+
+
 @pytest.mark.parametrize(
     "deployment, role, devices, shape",
     [

@@ -39,6 +39,12 @@ def notebook(folder: Path) -> None:
     (folder / "10_faq.ipynb").write_text(json.dumps(made))
 
 
+def matrix() -> str:
+    """What the README says of models and hardware."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return readme.partition("<!-- generated: matrix -->")[2].partition("<!-- end -->")[0].strip()
+
+
 def sphinx(work: Path, source: Path) -> subprocess.CompletedProcess:
     options = ["-q", "-W", "--keep-going", "-c", str(ROOT / "docs/website")]
     return subprocess.run(
@@ -81,7 +87,7 @@ def built(tmp_path_factory):
             "\n".join(line for line in path.read_text().split("\n") if "../" not in line)
         )
     tree = "\n".join(["notebooks/10_faq", "faq/index", "CONTRIBUTING"])
-    (source / "index.md").write_text(f"# Home\n\n```{{toctree}}\n{tree}\n```\n")
+    (source / "index.md").write_text(f"# Home\n\n{matrix()}\n\n```{{toctree}}\n{tree}\n```\n")
     done = sphinx(work, source)
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert {path.stem for path in (work / "html/faq").glob("*.html")} == pages | {"index"}
@@ -122,3 +128,24 @@ def test_pages_in_a_browser(built):
             page.wait_for_selector("ul.search li a[href*='faq/memory']", timeout=20_000)
         browser.close()
     assert asked and all(url.startswith(("file:", "data:")) for url in asked)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium")
+def test_the_matrix_of_the_readme_can_be_read(built):
+    """It fits beside the navigation; on a phone it scrolls, and each row keeps its name."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (1440, 1024, 390):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            page.goto((built / "index.html").as_uri())
+            frame = page.locator("article .table-wrapper").first
+            room, wide = frame.evaluate("one => [one.clientWidth, one.scrollWidth]")
+            assert (wide <= room) == (width > 800), (width, room, wide)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            frame.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+            for cell in ("td:first-child", "td:last-child"):
+                box = page.locator(f"article tbody tr:first-child {cell}").first.bounding_box()
+                assert box["x"] >= 0 and box["x"] + box["width"] <= width, (width, cell, box)
+        browser.close()

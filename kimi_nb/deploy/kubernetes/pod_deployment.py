@@ -417,9 +417,13 @@ class PodDeployment:
     def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
         """Yield (source, line) of every log from its beginning, until ``stop`` returns true."""
         tails = Tails()
+        strange: set[str] = set()
         while True:
             last = stop()
             self.logs.read(now=True)
+            for pod in self.logs.strange.keys() - strange:
+                strange.add(pod)
+                yield pod, f"an earlier log is not kept: {self.logs.strange[pod]}"
             paths = [*self.log_folder.glob("*.log"), *self.log_folder.glob("*/*.log")]
             for path, lines in tails.read(sorted(paths)).items():
                 tails.lines[path].clear()  # following for days must not fill the memory

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kimi_nb.core import known_secrets
+from kimi_nb.deploy import log_copies
 from kimi_nb.deploy.kubernetes.kubectl import Kubectl, KubectlError
 from kimi_nb.diagnose.log_files import Logs, file_of
 from kimi_nb.plan.spec import Plan
@@ -68,11 +69,13 @@ class PodLogs(Logs):
         self._at_last: dict[str, set[str]] = {}
         self._read: set[Path] = set()  # the copies that this process has written
         self.silent = ""  # why the logs could not be read
+        self.strange: dict[str, str] = {}  # by pod, why the copy of its earlier log is gone
 
     def begin(self) -> None:
         """Set the copies of earlier pods aside."""
         for path in [*self._root.glob("logs/*.log"), *self._root.glob("logs/*/*.log")]:
-            _set_aside(path)
+            if not log_copies.set_aside(path):
+                path.unlink()
         self._last.clear()
         self._at_last.clear()
         self._read.clear()
@@ -85,8 +88,8 @@ class PodLogs(Logs):
             path = file_of(self._root, self._names(pod))
             path.parent.mkdir(parents=True, exist_ok=True)
             clean = [known_secrets.text(line) for line in added]
-            if path not in self._read and path.exists():
-                _make_way(path, clean[0])
+            if path not in self._read and path.exists() and not _make_way(path, clean[0]):
+                self.strange[pod] = f"it has begun anew more than {log_copies.MOST} times"
             self._read.add(path)
             with path.open("a", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in clean)
@@ -124,24 +127,18 @@ class PodLogs(Logs):
         return True
 
 
-def _make_way(path: Path, first: str) -> None:
+def _make_way(path: Path, first: str) -> bool:
     """Remove the copy of an earlier process if it is of the same pod; set it aside if of another.
 
-    The first reading of a process brings the whole log.
+    The first reading of a process brings the whole log. Returns False if there was no room for
+    another pod's copy, which is then removed: what the pod says now is wanted more.
     """
     with path.open(encoding="utf-8", errors="replace") as file:
         same = file.readline().rstrip("\n") == first
-    if same:
+    kept = not same and log_copies.set_aside(path)
+    if not kept:
         path.unlink()
-    else:
-        _set_aside(path)
-
-
-def _set_aside(path: Path) -> None:
-    at = 1
-    while (kept := path.with_name(f"{path.stem}.{at}.before")).exists():
-        at += 1
-    path.rename(kept)
+    return same or kept
 
 
 def name_of(plan: Plan, door: str, weights: str) -> Callable[[str], str]:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kimi_nb import catalog
@@ -33,7 +33,8 @@ class Shape:
     are captured and ``graphs_inside`` whether their memory is taken before the cache is sized.
     ``draft_layers`` are layers of cache that a draft adds, ``draft_tokens`` those of a step that
     take a state of their own, ``fixed_cache`` is the cache in bytes where a setting names it, ``prefix_caching`` whether
-    prompts share what they begin with, and the other fields limit requests, tokens and context.
+    prompts share what they begin with, ``chunked`` whether a step may read a part of a prompt, and the
+    other fields limit requests, tokens and context.
     """
 
     tp: int = 1
@@ -56,6 +57,7 @@ class Shape:
     draft_layers: int = 0
     draft_tokens: int = 0
     prefix_caching: bool = True
+    chunked: bool = True
     fixed_cache: int | None = None
     vendor: str = "nvidia"
     pcp: int = 1
@@ -127,9 +129,18 @@ class Shape:
             # With --use-replayssm a sequence keeps no state for each token of a draft.
             draft_tokens=0 if server.flags.get("use-replayssm") is True else server.draft,
             prefix_caching=server.flags.get("enable-prefix-caching") is not False,
+            chunked=server.flags.get("enable-chunked-prefill") is not False,
             fixed_cache=_fixed(server),
             vendor=vendor or ("ascend" if ascend else "nvidia"),
         )
+
+    def as_served(self, architecture: Mapping[str, Any]) -> Shape:
+        """Return the shape with what the engine sets itself, whatever its flags say."""
+        for entry in data_files.facts("catalog/versions")["whole_prompts"]:
+            if self.vendor in entry["vendors"] and architecture.get(entry["has"]):
+                step = max(self.model_len or 0, entry["least_step"])
+                return replace(self, chunked=False, prefix_caching=False, batched_tokens=step)
+        return self
 
 
 def defaults(engine: catalog.Engine, hardware: schema.Hardware | None) -> dict[str, float]:

@@ -34,8 +34,8 @@ def models(ask: Ask) -> str:
     if not names:
         raise Failed(f"no list of models: {received.short(reply.text)}", "malformed")
     if ask.target.model not in names:
-        raise Failed(f"{ask.target.model!r} is not among {', '.join(names)}", "unknown-model")
-    return f"{', '.join(names)}; max_model_len {ask.target.max_model_len or 'not said'}"
+        raise Failed(f"{ask.target.model!r} is not among {received.names(names)}", "unknown-model")
+    return f"{received.names(names)}; max_model_len {ask.target.max_model_len or 'not said'}"
 
 
 @check("api/chat")

@@ -162,6 +162,8 @@ class Contract(show.Shown):
         rows = tuple((name, status, got) for name, status, _, got, _ in whole.rows)
         parts = [str(show.Table(whole.title, ("check", "status", "got"), rows))]
         for one in self.failed:
+            if one.got.endswith(ABOVE):  # nothing was sent, and the first one says what to do
+                continue
             facts = (("sent", one.sent), ("got", one.got), ("next", one.help))
             told = tuple((name, show.visible(text, lines=False)) for name, text in facts if text)
             parts.append(str(show.Table("", (one.name, ""), told)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kimi_nb.core import errors, known_secrets
 from kimi_nb.prove.verify.contract import Skip
 
 _LONGEST = 160  # characters to show of an answer
+_NAMES, _NAME = 20, 80  # models to show of a list, and characters of each
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,20 @@ def short(text: str, most: int = _LONGEST) -> str:
     >>> short("garbled", 4)
     'garb ... (7 characters)'
     """
-    return text if len(text) <= most else f"{text[:most]} ... ({len(text)} characters)"
+    if len(text) <= most:
+        return text
+    # Of half a key nobody could tell any more that it is one.
+    return f"{known_secrets.text(text)[:most]} ... ({len(text)} characters)"
+
+
+def names(given: Sequence[str]) -> str:
+    """Return the names that a service lists, as far as they fit into a table.
+
+    >>> names(["kimi", "other"])
+    'kimi, other'
+    """
+    rest = f" and {len(given) - _NAMES} more" if len(given) > _NAMES else ""
+    return ", ".join(errors.short(one, _NAME) for one in given[:_NAMES]) + rest
 
 
 def no_count(name: str, value: object) -> str:

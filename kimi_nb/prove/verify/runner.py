@@ -18,7 +18,7 @@ from tqdm import tqdm
 from kimi_nb import show
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.prove.verify import http_exchange, registry
+from kimi_nb.prove.verify import http_exchange, received, registry
 from kimi_nb.prove.verify.asking import Ask
 from kimi_nb.prove.verify.contract import (
     ABOVE,
@@ -40,6 +40,7 @@ from kimi_nb.service import reply_mark
 FILE = "verify.jsonl"
 MAX_CONTEXT = 32768  # tokens of the canary's longest prompt, if the engine's context allows
 LEAST = 128  # tokens, at least
+_LONGEST = 2000  # characters of what was sent or came back; a check shortens what it can name
 _TEXTS = ("name", "status", "sent", "got", "help", "cause")  # of a kept `Result`
 _NO_SERVICE = "nothing is served with action plan"
 
@@ -261,5 +262,6 @@ def _kept(folder: Path, target: Target) -> dict[str, Result]:
 
 
 def _clean(text: str, target: Target) -> str:
-    """Return a text without the key, wherever that came from."""
-    return text.replace(target.key, "(the key)") if target.key else text
+    """Return a text without the key, wherever that came from, as long as a table holds."""
+    clean = text.replace(target.key, "(the key)") if target.key else text
+    return received.short(clean, _LONGEST)
