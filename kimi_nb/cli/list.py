@@ -67,9 +67,9 @@ def _rules(as_json: bool) -> None:
 
 
 def _recipes(as_json: bool, why: bool, wanted: dict[str, str]) -> None:
-    from kimi_nb.plan import combinations
+    from kimi_nb.plan import combinations, known_combinations
 
-    there = combinations.everything()
+    there = known_combinations.everything()
     wanted = {key: _known(key, value, there["cells"]) for key, value in wanted.items()}
 
     def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import recipes
-from kimi_nb.plan import build, combinations, tables
+from kimi_nb.plan import build, combinations, known_combinations, tables
 
 _LINES, _NAMED = 12, 6  # of evidence that are shown, and the most names of a list in one
 
@@ -41,7 +41,7 @@ def _recipes(subject: Subject, given: Choice) -> show.Table:
     }
     mine = [
         row
-        for row in combinations.everything()["recipes"]
+        for row in known_combinations.everything()["recipes"]
         if (row["model"], row["hardware"], row["layout"]) in keys
     ]
     models = sorted({model for model, _, _ in keys})
@@ -51,13 +51,13 @@ def _recipes(subject: Subject, given: Choice) -> show.Table:
 
 
 def _matrix(subject: Subject, given: Choice) -> show.Table:
-    return combinations.matrix(combinations.verdicts())
+    return combinations.matrix(known_combinations.verdicts())
 
 
 def _why(subject: Subject, given: Choice) -> show.Table:
     mine = (subject.named.name, subject.hardware.name)
     return combinations.reasons(
-        [one for one in combinations.verdicts() if (one.model, one.hardware) == mine]
+        [one for one in known_combinations.verdicts() if (one.model, one.hardware) == mine]
     )
 
 

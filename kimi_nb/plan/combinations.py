@@ -1,23 +1,22 @@
 """Tell what there is of each model on each hardware, as plain values and as tables.
 
-`kimi_nb.params.recipes` and `kimi_nb.plan.derivation` find it out. This module imports them only
-then, so that a list which was made before is shown without them.
+`kimi_nb.params.recipes` and `kimi_nb.plan.derivation` find it out. This module imports
+neither, so that a list which was made before (`known_combinations`) is shown without them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.core import kept_results
 from kimi_nb.show import Quote, Table
 
 if TYPE_CHECKING:
     from kimi_nb.params.fields import Layout
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Verdict:
     """What there is of a model on a hardware in a layout, and why: source, base, or the sum."""
 
@@ -26,28 +25,6 @@ class Verdict:
     layout: Layout
     word: str
     why: str
-
-
-def everything() -> dict[str, list[dict[str, Any]]]:
-    """Return the shipped "recipes" as rows, and the fields of a `Verdict` for each of the "cells".
-
-    Finding it out takes half a second, so it is kept until a file of the project changes.
-    """
-    return kept_results.of("combinations", _found_out)
-
-
-def _found_out() -> dict[str, list[dict[str, Any]]]:
-    # start-up: see above
-    from kimi_nb.params import recipes
-    from kimi_nb.plan import derivation
-
-    cells = [dataclasses.asdict(one) for one in derivation.cells()]
-    return {"recipes": recipes.listing(), "cells": cells}
-
-
-def verdicts() -> list[Verdict]:
-    """Return a verdict for every model, hardware and layout, as `derivation.cells` does."""
-    return [Verdict(**cell) for cell in everything()["cells"]]
 
 
 def recipes(rows: Sequence[dict[str, Any]], of: tuple[str, str] | None = None) -> Table:
