@@ -122,7 +122,7 @@ def _base(model: str, hardware: str, layout: str, derive: bool) -> Base:
     parts = {}
     for role, values in made.flags.items():
         server = next(one for one, _ in deployment.profiles() if one.role == role)
-        shape = capacity.shape_of(deployment, server)
+        shape = capacity.served_shape_of(deployment, server)
         if shape is None:
             raise NoRecipeError(f"the sizes of {role} are not known")
         mine = [engine for engine in made.engines if engine.role == role]

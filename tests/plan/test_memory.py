@@ -187,8 +187,9 @@ def test_a_cpu_reads_prompts_with_latent_attention_whole():
     assert gpu.as_served(tiny) == gpu
 
 
-def test_the_shape_of_a_plan_is_the_one_that_the_engine_serves():
+def test_the_shape_of_a_plan_is_the_told_one_or_the_served_one():
     deployment = judge.of_plan(build.plan("k2.5", "cpu", "single"))
-    shape = capacity.shape_of(deployment, deployment.servers[0])
-    assert deployment.servers[0].number("max-num-batched-tokens") == 512
-    assert (shape.chunked, shape.batched_tokens) == (False, 2048)
+    served = capacity.served_shape_of(deployment, deployment.servers[0])
+    assert (served.chunked, served.batched_tokens) == (False, 2048)
+    told = capacity.shape_of(deployment, deployment.servers[0])  # as the engine's log repeats it
+    assert (told.chunked, told.batched_tokens) == (True, 512)

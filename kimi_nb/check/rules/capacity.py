@@ -49,12 +49,16 @@ def shape_of(d: Deployment, server: EngineView) -> memory.Shape | None:
     """Return the shape of an engine on this deployment's hardware; None if a size is hidden."""
     vendor = d.hardware.vendor if d.hardware else ""
     shape = memory.Shape.of(server, d.engine, vendor, memory.defaults(d.engine, d.hardware))
-    if shape is not None and d.model is not None:
-        shape = shape.as_served(d.model.architecture)
     draft = draft_of(d, server)
     if shape is None or draft is None or draft.cache_layers is None:
         return shape
     return replace(shape, draft_layers=draft.cache_layers)
+
+
+def served_shape_of(d: Deployment, server: EngineView) -> memory.Shape | None:
+    """Return the same with what the engine sets itself, whatever its flags say."""
+    shape = shape_of(d, server)
+    return shape.as_served(d.model.architecture) if shape and d.model else shape
 
 
 def draft_of(d: Deployment, server: EngineView) -> schema.Draft | None:

@@ -161,7 +161,7 @@ def facts(plan: Plan) -> Facts:
     out: dict[str, Any] = {}
     for role in plan.flags:
         server = next(one for one, _ in deployment.profiles() if one.role == role)
-        shape = capacity.shape_of(deployment, server)
+        shape = capacity.served_shape_of(deployment, server)
         assert shape is not None, role  # the sizes of a plan are always known
         groups = len({engine.group for engine in plan.engines if engine.role == role})
         at = f"{role}." if len(plan.flags) > 1 else ""

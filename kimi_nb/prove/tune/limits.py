@@ -215,7 +215,7 @@ def of_engine(
         ParameterError: If a size is not a whole number, or too small.
     """
     server = deployment.servers[0]
-    shape = capacity.shape_of(deployment, server)
+    shape = capacity.served_shape_of(deployment, server)
     devices = deployment.hardware.devices.count if deployment.hardware else 1
     nodes = math.ceil(shape.devices / devices) if shape else 1
     kinds = [("mixed", server, groups, Spread(devices, nodes))]
@@ -245,7 +245,7 @@ def _of(
     notes: list[str] = []
     seqs, given, chunks = 0, 1.0, 1
     for role, server, groups, spread in kinds:
-        shape = capacity.shape_of(deployment, server)
+        shape = capacity.served_shape_of(deployment, server)
         why = _unknown(deployment, shape)
         if why or shape is None:
             notes.append(f"{role}: {why}")

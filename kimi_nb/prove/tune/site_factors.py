@@ -140,7 +140,7 @@ def _kind(plan: Plan, folder: Path) -> tuple[Kind, int]:
         )
     deployment = judge.of_plan(plan)
     server = deployment.servers[0]
-    shape = capacity.shape_of(deployment, server)
+    shape = capacity.served_shape_of(deployment, server)
     asked = plan.request
     if shape is None or asked is None:
         raise ParameterError(f"{folder}: the sizes of {plan.name} are not known.")
