@@ -50,6 +50,8 @@ _CASCADE = re.compile(
 _EXIT = re.compile(
     r"^rank \d+ failed: exit code|tasks? [\d,-]+: Exited with exit code [1-9]|exited with code [1-9]\d?\b|ended with exit code [1-9]"
 )
+# Whoever stops a node may reach a rank before its launcher: the rank has ended, and not failed.
+_STOPPED = re.compile(r"^rank \d+ failed: signal SIG(?:TERM|INT|HUP)\b")
 # How a process tells that it aborts, and what Ray says of it afterwards.
 _ABORTED = re.compile(r"^(?:Fatal Python error: |\*\*\* SIG[A-Z]+ received)", re.MULTILINE)
 _DIED = re.compile(r"^A worker died or was killed")
@@ -185,6 +187,8 @@ def _role(event: Event, match: Match | None, said: str, death: bool) -> Role:
     if match is not None and match.signature.waits:
         return Role.WAITS
     if match is not None and match.signature.id == "rank-died":
+        if _STOPPED.search(said):
+            return Role.CASCADE
         return Role.ROOT if death else Role.EXIT
     if match is not None and match.signature.id in ("worker-failed", "pod-group-recreated"):
         return Role.EXIT
