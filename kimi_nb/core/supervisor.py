@@ -142,17 +142,19 @@ class _Supervisor:
 
     def _stop(self, roots: Sequence[int] | None) -> None:
         """End the processes ``roots`` and those below them, None: all. SIGTERM, then SIGKILL."""
-        known: set[psutil.Process] = set()
+        known: dict[psutil.Process, None] = {}
         for number, wait in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
             end = time.monotonic() + wait
             while time.monotonic() < end:
                 found = _below(os.getpid(), roots)
-                for process in found if number == signal.SIGKILL else found - known:
-                    _signal(process, number)
-                known |= found
+                # A parent first: it is stopped, and does not see its children fail.
+                for process in found:
+                    if number == signal.SIGKILL or process not in known:
+                        _signal(process, number)
+                known |= dict.fromkeys(found)
                 self._collect()
                 # Descendants of a root must be remembered: they are orphans once the root is gone.
-                alive = {one for one in known | found if _lives(one)}
+                alive = [one for one in known if _lives(one)]
                 if not alive:
                     break
                 if number == signal.SIGKILL:
@@ -176,17 +178,20 @@ class _Supervisor:
             os.write(1, (json.dumps(event) + "\n").encode())
 
 
-def _below(pid: int, roots: Sequence[int] | None = None) -> set[psutil.Process]:
-    """Return every living descendant of ``pid``, or with ``roots`` those and their descendants."""
+def _below(pid: int, roots: Sequence[int] | None = None) -> list[psutil.Process]:
+    """Return every living descendant of ``pid``, or with ``roots`` those and their descendants.
+
+    Each parent comes before its children.
+    """
     try:
         if roots is not None:
             tops = [psutil.Process(root) for root in roots if psutil.pid_exists(root)]
-            found = {*tops, *(child for top in tops for child in top.children(recursive=True))}
+            found = [one for top in tops for one in (top, *top.children(recursive=True))]
         else:
-            found = set(psutil.Process(pid).children(recursive=True))
+            found = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
-        return set()
-    return {process for process in found if _lives(process)}
+        return []
+    return [process for process in dict.fromkeys(found) if _lives(process)]
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -134,6 +134,27 @@ def test_who_does_not_heed_a_first_signal_is_killed(one, tmp_path, told, monkeyp
     assert codes == {"a": -9, "b": 0} and (tmp_path / "heard").exists()
 
 
+def test_a_parent_is_told_before_its_children(one, tmp_path, monkeypatch):
+    """Else it sees them fail, and ends as if it had not been stopped."""
+    words = "for i in {1..6}; do bash -c 'sleep 60 & wait' & done|wait"
+    start(one, tmp_path, "a", words)
+    start(one, tmp_path, "b", words)
+    until(lambda: len(psutil.Process().children(recursive=True)) == 26)
+    parents = {child.pid: child.ppid() for child in psutil.Process().children(recursive=True)}
+    told, send = [], supervisor._signal
+
+    def record(process, number):
+        told.append(process.pid)
+        send(process, number)
+
+    monkeypatch.setattr(supervisor, "_signal", record)
+    one._obey({"do": "stop", "name": "a"})
+    assert len(told) == 13
+    one._stop_all()
+    assert len(told) == 26
+    assert all(parents[pid] not in told[at:] for at, pid in enumerate(told))
+
+
 def test_each_process_has_the_first_signal_once(one, tmp_path):
     words = "n=0; trap 'n=$((n+1)); echo $n >> heard; sleep 0.3; exit 0' TERM"
     start(one, tmp_path, "a", f"{words}|while :; do read -t 0.05 < /dev/zero; done")
@@ -177,7 +198,7 @@ def test_of_a_process_that_has_ended_nothing_is_asked():
     os.waitpid(pid, 0)
     assert not supervisor._lives(process)
     assert supervisor._cpu(process) == 0.0 and supervisor._pss(process) == 0
-    assert supervisor._below(pid) == supervisor._below(os.getpid(), [pid]) == set()
+    assert supervisor._below(pid) == supervisor._below(os.getpid(), [pid]) == []
     supervisor._signal(process, signal.SIGKILL)
 
 

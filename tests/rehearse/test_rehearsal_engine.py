@@ -27,7 +27,7 @@ from kimi_nb.rehearse.engine import engine_log
 from kimi_nb.rehearse.engine.api import answers, decode_steps
 from kimi_nb.rehearse.engine.api.stand_in import Engine
 from kimi_nb.rehearse.engine.ranks import rendezvous
-from kimi_nb.rehearse.engine.start import start_settings
+from kimi_nb.rehearse.engine.start import serve, start_settings
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 from kimi_nb.rehearse.stand_in_call import Call
 
@@ -539,3 +539,16 @@ def test_a_request_needs_every_node_of_its_rank(node, rank, others):
     mine = SimpleNamespace(spans=True, ranks=1, span=2, node_rank=node, here=range(1))
     asked = Engine._elsewhere(SimpleNamespace(settings=mine), rank)
     assert list(asked) == others
+
+
+def test_a_server_says_that_it_has_started_before_it_answers(monkeypatch, capsys):
+    """Else what its first request shows may come before it in the log, as of a start."""
+    said = []
+
+    async def listen(*_):
+        said.append(capsys.readouterr().err)
+
+    monkeypatch.setattr(serve.uvicorn.Server, "startup", listen)
+    server = serve._Server(serve.uvicorn.Config(print), engine_log.Log())
+    asyncio.run(server.startup([]))
+    assert len(said) == 1 and said[0].endswith("Application startup complete.\n")

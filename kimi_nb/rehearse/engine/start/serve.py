@@ -310,6 +310,15 @@ def _failed(error: StartError, mine: Settings, log: Log) -> int:
 class _Server(uvicorn.Server):
     """A server that leaves the handling of signals to us."""
 
+    def __init__(self, config: uvicorn.Config, log: Log) -> None:
+        super().__init__(config)
+        self._log = log
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Log that the startup is complete, as the real one before it takes a request."""
+        self._log.plain(["INFO:     Application startup complete."])
+        await super().startup(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture no signals."""
@@ -338,12 +347,10 @@ async def _answer(
             timeout_graceful_shutdown=1,
             backlog=512,
             proxy_headers=False,
-        )
+        ),
+        log,
     )
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.005)
-    log.plain(["INFO:     Application startup complete."])
     code = await _until(ended, group, log, lambda: setattr(engine, "dead", True))
     server.should_exit = True
     server.force_exit = code != 0
