@@ -68,8 +68,7 @@ class _Supervisor:
                     for line in lines:
                         self._obey(json.loads(line))
                 if self.children and time.monotonic() > due:
-                    took = self._measure()
-                    due = time.monotonic() + max(MEASURE_EVERY, took / MEASURE_SHARE)
+                    due = time.monotonic() + _pause(self._measure())
         finally:
             self._stop_all()
         return 0
@@ -95,7 +94,7 @@ class _Supervisor:
         else:
             if order["memory"]:
                 self._measure()
-            below = _below(os.getpid())
+            below = _below()
             self._tell(
                 event="measured",
                 peak_mb=self.peak,
@@ -146,7 +145,7 @@ class _Supervisor:
         for number, wait in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
             end = time.monotonic() + wait
             while time.monotonic() < end:
-                found = _below(os.getpid(), roots)
+                found = _below(roots)
                 # A parent first: it is stopped, and does not see its children fail.
                 for process in found:
                     if number == signal.SIGKILL or process not in known:
@@ -167,7 +166,7 @@ class _Supervisor:
         """Note the memory of all processes, and return the seconds that this took."""
         begun = time.monotonic()
         total = _pss(psutil.Process())
-        for process in _below(os.getpid()):
+        for process in _below():
             total += _pss(process)
         self.peak = max(self.peak, total / 1e6)
         return time.monotonic() - begun
@@ -178,8 +177,13 @@ class _Supervisor:
             os.write(1, (json.dumps(event) + "\n").encode())
 
 
-def _below(pid: int, roots: Sequence[int] | None = None) -> list[psutil.Process]:
-    """Return every living descendant of ``pid``, or with ``roots`` those and their descendants.
+def _pause(took: float) -> float:
+    """Return how many seconds to wait after a measurement of ``took`` seconds."""
+    return max(MEASURE_EVERY, took / MEASURE_SHARE)
+
+
+def _below(roots: Sequence[int] | None = None) -> list[psutil.Process]:
+    """Return every living descendant of this process, or ``roots`` and their descendants.
 
     Each parent comes before its children.
     """
@@ -188,7 +192,7 @@ def _below(pid: int, roots: Sequence[int] | None = None) -> list[psutil.Process]
             tops = [psutil.Process(root) for root in roots if psutil.pid_exists(root)]
             found = [one for top in tops for one in (top, *top.children(recursive=True))]
         else:
-            found = psutil.Process(pid).children(recursive=True)
+            found = psutil.Process().children(recursive=True)
     except psutil.NoSuchProcess:
         return []
     return [process for process in dict.fromkeys(found) if _lives(process)]

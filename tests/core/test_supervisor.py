@@ -155,6 +155,17 @@ def test_a_parent_is_told_before_its_children(one, tmp_path, monkeypatch):
     assert all(parents[pid] not in told[at:] for at, pid in enumerate(told))
 
 
+def test_an_orphan_of_a_program_that_was_stopped_is_killed(one, tmp_path, monkeypatch):
+    """Its parent heeds the first signal, and is no more when the second is sent."""
+    monkeypatch.setattr(supervisor, "GRACE", 0.6)
+    deaf = r"trap '' TERM; echo \$\$ > deaf; while :; do sleep 0.1; done"
+    start(one, tmp_path, "a", f'bash -c "{deaf}" & until [ -s deaf ]; do sleep 0.1; done|wait')
+    b = start(one, tmp_path, "b", "sleep 60 &|wait")
+    pid = int((tmp_path / "deaf").read_text())
+    one._obey({"do": "stop", "name": "a"})
+    assert not psutil.pid_exists(pid) and psutil.pid_exists(b)
+
+
 def test_each_process_has_the_first_signal_once(one, tmp_path):
     words = "n=0; trap 'n=$((n+1)); echo $n >> heard; sleep 0.3; exit 0' TERM"
     start(one, tmp_path, "a", f"{words}|while :; do read -t 0.05 < /dev/zero; done")
@@ -194,12 +205,35 @@ def test_of_a_process_that_has_ended_nothing_is_asked():
     pid = os.spawnlp(os.P_NOWAIT, "true", "true")
     process = psutil.Process(pid)
     until(lambda: process.status() == psutil.STATUS_ZOMBIE)
-    assert not supervisor._lives(process) and process not in supervisor._below(os.getpid())
+    assert not supervisor._lives(process) and process not in supervisor._below()
     os.waitpid(pid, 0)
     assert not supervisor._lives(process)
     assert supervisor._cpu(process) == 0.0 and supervisor._pss(process) == 0
-    assert supervisor._below(pid) == supervisor._below(os.getpid(), [pid]) == []
+    assert supervisor._below([pid]) == []
     supervisor._signal(process, signal.SIGKILL)
+
+
+def test_a_process_may_end_while_it_is_looked_at(monkeypatch):
+    process = psutil.Process()
+
+    def gone():
+        raise psutil.NoSuchProcess(process.pid)
+
+    monkeypatch.setattr(process, "status", gone)
+    assert not supervisor._lives(process)
+    monkeypatch.setattr(supervisor.psutil, "Process", lambda *_: gone())
+    assert supervisor._below() == supervisor._below([os.getpid()]) == []
+
+
+def test_a_pause_gives_a_measurement_its_share_of_the_time():
+    assert supervisor._pause(0.01) == 0.7  # the least
+    assert supervisor._pause(0.1) == pytest.approx(2.0)
+
+
+def test_waiting_for_disks_is_no_use_of_a_core(monkeypatch):
+    process = psutil.Process()
+    monkeypatch.setattr(process, "cpu_times", lambda: (1.0, 2.0, 4.0, 8.0, 16.0))
+    assert supervisor._cpu(process) == 15.0
 
 
 def test_processes_are_measured_by_their_pages_and_seconds():
