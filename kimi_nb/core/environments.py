@@ -247,21 +247,26 @@ def _make(folder: Path, spec: Specification, mend: Callable[[Path], str] | None)
     if mend and (mended := mend(library)):
         _say(mended)
     _say("importing it, which takes a minute the first time")
-    # Proves that it works, and compiles it once also for a person whose environment forbids Python
-    # to keep what it compiled.
-    code = (
-        "import importlib, json\n"
-        f"for name in {tuple(spec.imports)!r}: importlib.import_module(name)\n"
-        f"seen = {{name: importlib.import_module(name).__version__ for name in {tuple(spec.shows)}}}\n"
-        f"print({_RESULT!r} + json.dumps(seen))"
-    )
-    printed = _run(spec, [python, "-c", code], f"importing {spec.title}")
+    printed = _run(spec, [python, "-c", _proof(spec)], f"importing {spec.title}")
     line = next(line for line in printed.splitlines() if line.startswith(_RESULT + "{"))
     record = {
         "wanted": spec.wanted,
         "versions": {**json.loads(line.removeprefix(_RESULT)), **spec.versions},
     }
     (folder / spec.stamp).write_text(json.dumps(record), encoding="utf-8")
+
+
+def _proof(spec: Specification) -> str:
+    """Return the Python that imports all, which proves that it works, and prints the versions.
+
+    It also compiles what is imported once, for a person whose environment forbids Python to keep it.
+    """
+    return (
+        "import importlib, json\n"
+        f"for name in {tuple(spec.imports)!r}: importlib.import_module(name)\n"
+        f"seen = {{name: importlib.import_module(name).__version__ for name in {tuple(spec.shows)}}}\n"
+        f"print({_RESULT!r} + json.dumps(seen))"
+    )
 
 
 def _torch(spec: Specification, python: str, wheels: Path) -> list[str]:
