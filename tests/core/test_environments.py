@@ -243,6 +243,7 @@ class Programs:
 
     def __init__(self) -> None:
         self.ran, self.fails, self.wheels, self.overrides, self.env = [], "", [], [], []
+        self.says = "two\n"
         self.prints = 'noise\nkimi-nb is noise\nkimi-nb {"tool": "1.2.0"}\nmore\n'
 
     def run(self, argv, *, env, **how):
@@ -259,7 +260,7 @@ class Programs:
         if "--override" in argv:
             self.overrides.append(Path(argv[argv.index("--override") + 1]).read_text())
         if self.fails in argv:
-            return subprocess.CompletedProcess(argv, 3, "one\n", "two\n")
+            return subprocess.CompletedProcess(argv, 3, "one\n", self.says)
         return subprocess.CompletedProcess(argv, 0, self.prints, "")
 
 
@@ -363,11 +364,29 @@ def test_a_step_that_fails_is_named(tmp_path, programs, fails, what):
     assert str(error.value) == said and not (tmp_path / "e" / "made.json").exists()
 
 
+def test_a_step_that_fails_has_the_figures_of_what_is_installed(tmp_path, programs):
+    programs.fails, programs.says = "venv", "No space left on device"
+    with pytest.raises(InstallError, match="the disk is full; 0 GB are needed"):
+        environments.install(tmp_path / "e", spec())
+
+
+def test_this_machine_is_compared(tmp_path, programs):
+    version, machine = sys.version_info[:2], platform.machine()
+    of = spec(pythons=[version, version], machines=[machine])
+    assert "tool 1.2.0" in environments.install(tmp_path / "new" / "e", of)
+
+
 def test_programs_have_none_of_the_variables_of_another_environment(
     tmp_path, programs, monkeypatch
 ):
     foreign = ["PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"]
-    for name in (*foreign, "DO_NOT_TRACK", "MINE", "PIP_INDEX_URL"):
+    for name in (
+        *foreign,
+        "DO_NOT_TRACK",
+        "MINE",
+        "PIP_INDEX_URL",
+        "PIP_DISABLE_PIP_VERSION_CHECK",
+    ):
         monkeypatch.setenv(name, "before")
     environments.install(tmp_path / "e", spec(variables={"MINE": "theirs"}))
     for env in programs.env:

@@ -103,6 +103,8 @@ def test_one_program_is_stopped_with_all_below_it(one, tmp_path, told):
     a = start(one, tmp_path, "a", script)
     b = start(one, tmp_path, "b", "sleep 60 &|wait")
     below = [int((tmp_path / name).read_text()) for name in ("deep", "apart")]
+    assert next(process.pid for process in supervisor._below([b])) == b
+    assert {process.pid for process in supervisor._below([a])} >= {a, *below}
     one._obey({"do": "stop", "name": "a"})
     assert told() == [
         {"event": "ended", "name": "a", "code": -15},
@@ -337,6 +339,14 @@ def test_a_wrong_order_ends_what_it_runs_too(one, input_, tmp_path, told):
     with pytest.raises(ValueError, match="Expecting value"):
         one.serve()
     assert told() == [{"event": "ended", "name": "a", "code": -15}]
+    os.close(input_)
+
+
+def test_a_program_has_the_variables_of_its_order_and_no_input(one, input_, tmp_path, monkeypatch):
+    monkeypatch.setenv("OF_THE_CALLER", "1")
+    start(one, tmp_path, "a", "echo ${OF_THE_CALLER-none}; readlink /proc/$$/fd/0")
+    until(lambda: ended(one))
+    assert (tmp_path / "a").read_text() == "none\n/dev/null\n"
     os.close(input_)
 
 
