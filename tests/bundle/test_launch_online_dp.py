@@ -128,7 +128,7 @@ def node(tmp_path):
     node.clear()
 
 
-def wait_for(condition, limit=8):
+def wait_for(condition, limit=60):
     deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

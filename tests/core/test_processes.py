@@ -28,7 +28,7 @@ def start(programs, folder, name: str, words: str, **env: str) -> None:
 
 
 def until(condition) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

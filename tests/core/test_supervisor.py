@@ -55,7 +55,7 @@ def start(one, folder, name: str, words: str, **more) -> int:
 
 
 def until(condition) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

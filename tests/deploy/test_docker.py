@@ -152,7 +152,7 @@ def cleared(*machines: Machine) -> None:
 
 
 def assert_gone(machine: Machine) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while machine.processes() and time.monotonic() < end:
         time.sleep(0.05)
     assert machine.processes() == {}
@@ -223,7 +223,7 @@ def line(name: str) -> str:
 
 def container(machine: Machine, process: subprocess.Popen[bytes], log: Path) -> str:
     """The container that a program has started."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
         found = machine.docker("ps", "-q").stdout.split()
         if found:

@@ -423,7 +423,7 @@ def test_results_survive_a_kill(tmp_path):
     with misbehaving.server() as url:
         words = [sys.executable, "-c", code, str(url), str(tmp_path)]
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while len(list(tmp_path.rglob("c*.json"))) < 3 and time.monotonic() < end:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)

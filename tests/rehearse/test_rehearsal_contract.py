@@ -173,16 +173,16 @@ def test_each_difference_is_explained_to_the_reader():
 
 
 def test_headers_are_those_of_the_engine(served):
-    answer = requests.get(f"{served.url}/v1/models", timeout=5)
+    answer = requests.get(f"{served.url}/v1/models", timeout=60)
     assert answer.headers["server"] == "uvicorn" and answer.headers["vary"] == "Origin"
     assert answer.headers["date"].endswith("GMT")
     body = {"model": "kimi_k25", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
     for path, kind in (("/v1/chat/completions", "chatcmpl"), ("/v1/completions", "cmpl")):
         body |= {"prompt": "x"}
         url = served.url + path
-        answer = requests.post(url, json=body, headers={"X-Request-Id": "mine"}, timeout=5)
+        answer = requests.post(url, json=body, headers={"X-Request-Id": "mine"}, timeout=60)
         assert answer.json()["id"] == f"{kind}-mine"
-        assert requests.post(url, json=body | {"request_id": "abc"}, timeout=5).json()["id"] == (
+        assert requests.post(url, json=body | {"request_id": "abc"}, timeout=60).json()["id"] == (
             f"{kind}-abc"
         )
 
@@ -201,8 +201,8 @@ def test_metrics_have_the_families_of_the_engine(served):
     """Names, types, texts, labels and buckets; what comes with the first request has come."""
     for path, body in (("v1/completions", {"prompt": "hi"}), ("nope", {}), ("v1/models", None)):
         how = requests.get if body is None else requests.post
-        how(f"{served.url}/{path}", **({} if body is None else {"json": body}), timeout=5)
-    found = metric_families.of(requests.get(f"{served.url}/metrics", timeout=5).text)
+        how(f"{served.url}/{path}", **({} if body is None else {"json": body}), timeout=60)
+    found = metric_families.of(requests.get(f"{served.url}/metrics", timeout=60).text)
     assert set(found) == set(FAMILIES)
     for name, one in FAMILIES.items():
         edges = SHORTER if one["edges"] == LENGTHS else one["edges"]
@@ -210,7 +210,7 @@ def test_metrics_have_the_families_of_the_engine(served):
 
 
 def test_dashboards_find_their_families(served):
-    text = requests.get(f"{served.url}/metrics", timeout=5).text
+    text = requests.get(f"{served.url}/metrics", timeout=60).text
     assert {f"vllm:{name}" for name in DASHBOARDS} <= set(metric_families.of(text))
     known = {one["name"] for one in counters.families("0.32.0")}
     assert {f"vllm:spec_decode_{name}_total" for name in DRAFTS} <= known
@@ -228,7 +228,7 @@ def test_an_engine_with_drafts_counts_them_by_position():
 
 def test_requests_are_counted_by_their_route(served):
     def look():
-        text = requests.get(f"{served.url}/metrics", timeout=5).text
+        text = requests.get(f"{served.url}/metrics", timeout=60).text
         found = {}
         for family in text_string_to_metric_families(text):
             for one in family.samples:
@@ -238,9 +238,9 @@ def test_requests_are_counted_by_their_route(served):
 
     before = look()
     body = {"model": "kimi_k25", "prompt": "x", "max_tokens": 2, "stream": True}
-    sent = requests.post(f"{served.url}/v1/completions", json=body, timeout=5).request
-    requests.post(f"{served.url}/v1/completions", json={"model": "nope"}, timeout=5)
-    requests.get(f"{served.url}/health", timeout=5)
+    sent = requests.post(f"{served.url}/v1/completions", json=body, timeout=60).request
+    requests.post(f"{served.url}/v1/completions", json={"model": "nope"}, timeout=60)
+    requests.get(f"{served.url}/health", timeout=60)
     after = look()
 
     def more(*key):
@@ -254,12 +254,12 @@ def test_requests_are_counted_by_their_route(served):
 
 def test_metrics_count_what_happens(served):
     def look():
-        text = requests.get(f"{served.url}/metrics", timeout=5).text
+        text = requests.get(f"{served.url}/metrics", timeout=60).text
         return {one.name: one for one in text_string_to_metric_families(text)}
 
     before = look()
     body = {"model": "kimi_k25", "prompt": "hello", "max_tokens": 5, "ignore_eos": True}
-    assert requests.post(f"{served.url}/v1/completions", json=body, timeout=5).ok
+    assert requests.post(f"{served.url}/v1/completions", json=body, timeout=60).ok
     after = look()
 
     def count(seen, name, suffix):

@@ -442,7 +442,7 @@ def test_a_detached_container(a3, capsys):
     assert re.fullmatch("[0-9a-f]{64}\n", capsys.readouterr().out)
     assert a3.refusal("docker", *words).code == 125
     log = a3.root / "nodes" / a3.node / "containers" / "box.log"
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while log.read_text() != "/root\n" and time.monotonic() < until:
         time.sleep(0.02)
     assert log.read_text() == "/root\n"

@@ -64,7 +64,7 @@ def play(scene: dict[str, Any], door: Door) -> list[Any]:
             words += ["127.0.0.1"] * len(ports)
             words += [f"--{role}er-ports" if role == "prefill" else "--decoder-ports", *ports]
         held.enter_context(door(words))
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while exchange(port, "GET", "/healthcheck")["status"] == 0:
             assert time.monotonic() < end, "the door does not listen"
             time.sleep(0.05)

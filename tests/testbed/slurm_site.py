@@ -184,7 +184,7 @@ def _start(site: SlurmSite, second: int) -> None:
         check=False,
         timeout=60,
     )
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while done.returncode == 0:
         with contextlib.suppress(subprocess.SubprocessError):
             if site.run("sinfo", "-h", "-p", "gpu", "-t", "idle", "-o", "%D").split() == ["2"]:
@@ -229,7 +229,7 @@ def _stand_ins(site: SlurmSite) -> Iterator[None]:
             root / "logs" / "spawner.log",
         )
         simulated.write(root / "world.json")
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not (root / "spawner.sock").exists():
             if time.monotonic() > end:
                 raise Unavailable((root / "logs" / "spawner.log").read_text()[-2000:])
