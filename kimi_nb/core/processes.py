@@ -65,7 +65,7 @@ class Programs:
         Raises KimiError if the supervisor has ended, because it takes every program with it.
         """
         if not self._alive:
-            raise self._gone("")
+            raise self._gone()
         with self._changed:
             return dict(self._ended)
 
@@ -92,7 +92,7 @@ class Programs:
 
     def close(self) -> None:
         """Stop all programs and wait until they are gone."""
-        if self._process.stdin and not self._process.stdin.closed:
+        if self._process.stdin:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         try:
@@ -119,7 +119,7 @@ class Programs:
     def _alive(self) -> bool:
         return self._process.poll() is None
 
-    def _gone(self, why: str) -> KimiError:
+    def _gone(self, why: str = "") -> KimiError:
         return KimiError(
             f"The supervisor of this run has ended{why}: it was stopped from outside, "
             f"and everything that it had started with it. Its messages: {self._log}"
@@ -138,7 +138,7 @@ class Programs:
             self._answers.clear()
         self._order(**order)
         if not self._alive:
-            raise self._gone("")
+            raise self._gone()
         end = time.monotonic() + STOP_WAIT
         with self._changed:
             self._changed.wait_for(
@@ -147,7 +147,7 @@ class Programs:
             )
             found = next((one for one in self._answers if one["event"] == event), None)
         if found is None:
-            raise self._gone("")
+            raise self._gone()
         return found
 
     def _read(self) -> None:

@@ -79,7 +79,9 @@ def test_memory_and_cores_are_measured(programs, tmp_path):
 
 def test_cores_are_cpu_seconds_by_seconds(programs, monkeypatch):
     asked, slept = [], []
-    answers = iter([{"cpu_s": 1.0}, {"cpu_s": 4.0}, {"cpu_s": 4.0}, {"cpu_s": 3.0}, {}, {}])
+    answers = iter(
+        [{"cpu_s": 1.0}, {"cpu_s": 4.0}, {"cpu_s": 4.0}, {"cpu_s": 3.0}, {}, {"cpu_s": 0.5}]
+    )
 
     def ask(event, **order):
         asked.append((event, order))
@@ -87,10 +89,19 @@ def test_cores_are_cpu_seconds_by_seconds(programs, monkeypatch):
 
     monkeypatch.setattr(programs, "_ask", ask)
     monkeypatch.setattr(processes.time, "sleep", slept.append)
-    assert programs.busy(2.0) == 1.5 and programs.busy(2.0) == 0.0 and programs.busy(1) == 0.0
-    assert (
-        slept == [2.0, 2.0, 1] and asked == [("measured", {"do": "measure", "memory": False})] * 6
+    assert programs.busy(2.0) == 1.5 and programs.busy(2.0) == 0.0 and programs.busy(1) == 0.5
+    assert slept == [2.0, 2.0, 1]
+    assert asked == [("measured", {"do": "measure", "memory": False})] * 6
+
+
+def test_memory_is_the_highest_in_mb(programs, monkeypatch):
+    asked = []
+    answers = iter([{"peak_mb": 12}, {}])
+    monkeypatch.setattr(
+        programs, "_ask", lambda event, **order: asked.append((event, order)) or next(answers)
     )
+    assert programs.peak_mb() == 12.0 and programs.peak_mb() == 0.0
+    assert asked == [("measured", {"do": "measure", "memory": True})] * 2
 
 
 def test_leaving_ends_every_program(tmp_path):
