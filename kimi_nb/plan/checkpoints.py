@@ -21,6 +21,7 @@ from kimi_nb.plan.network import variables
 from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import Plan
 
+_DRAFT = "speculative-config.model"
 WORKERS = 8  # files at the same time: the default of hf
 _HOME = "~/.cache/huggingface"  # of huggingface_hub, where HF_HOME is not set
 _HOME_INSIDE = "/root/.cache/huggingface"
@@ -58,18 +59,11 @@ class Checkpoint:
 def of(plan: Plan) -> tuple[Checkpoint, ...]:
     """Return the weights that a plan serves, and the draft models that its engines name."""
     request = plan.request
-    named = " ".join(
-        " ".join(engine.argv)
-        for engine in {engine.role: engine for engine in plan.engines}.values()
-    )
+    named = {flags[_DRAFT].value for flags in plan.flags.values() if _DRAFT in flags}
     drafts = (draft for draft in request.model.drafts.values() if request.located(draft) in named)
-    dummy = any(
-        values.get("load-format") and values["load-format"].value == "dummy"
-        for values in plan.flags.values()
-    )
     home = hub_home(request.hardware, request.site, plan.install, plan.engines[0].env)
     return tuple(
-        checkpoint(request.site, item, request.models, home, config_only=dummy)
+        checkpoint(request.site, item, request.models, home, plan.random_weights)
         for item in (request.weights, *drafts)
     )
 
