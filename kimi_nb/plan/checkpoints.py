@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kimi_nb.params.schema import Draft, Hardware, Network, Site, Weights
+from kimi_nb.plan.containers import sides
 from kimi_nb.plan.network import variables
 from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import Plan
@@ -126,7 +127,7 @@ def hub_home(hardware: Hardware, site: Site, install: str, env: Mapping[str, str
     """
     if install == "docker" and hardware.container:
         for mount in hardware.container.mounts:
-            source, _, target = fill(mount, {"cache": site.paths.cache}).partition(":")
+            source, target = sides(fill(mount, {"cache": site.paths.cache}))
             if target == _HOME_INSIDE or _HOME_INSIDE.startswith(f"{target}/"):
                 return source + _HOME_INSIDE.removeprefix(target)
     return env.get("HF_HOME", _HOME)

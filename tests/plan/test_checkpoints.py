@@ -133,6 +133,7 @@ def mounting(*mounts: str) -> schema.Hardware:
         (["{cache}:/root/.cache/huggingface"], "docker", "/cache"),
         (["{cache}:/root/.cache"], "docker", "/cache/huggingface"),
         (["/a:/b", "{cache}/x:/root"], "docker", "/cache/x/.cache/huggingface"),
+        (["{cache}:/root/.cache:rw"], "docker", "/cache/huggingface"),
         (["{cache}:/root/.cac"], "docker", "/env"),
         (["{cache}:/root/.cache/huggingface"], "pip", "/env"),
         ([], "docker", "/env"),
