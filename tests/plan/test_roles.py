@@ -580,6 +580,39 @@ def test_the_host_is_tuned_where_a_feature_does_it():
     assert resolve(asked(of=of, hardware=a3, engine=engine), "mixed").host_tuning is False
 
 
+@pytest.mark.parametrize("by", ["recipe", "scenario", "user"])
+def test_a_draft_can_be_named_by_the_recipe_the_scenario_and_the_user(by):
+    name = "eagle3-instant"
+    one = asked(
+        of=recipe(features=[name] * (by == "recipe")),
+        row=scenario(features=[name]) if by == "scenario" else None,
+        chosen=(name,) * (by == "user"),
+    )
+    found = resolve(one, "mixed").settings.flags["speculative-config.model"]
+    assert found.value == "lightseekorg/kimi-k2.5-eagle3-mla"
+
+
+def test_a_feature_can_set_a_variable():
+    found = resolve(asked(chosen=("jemalloc",), **A3), "mixed").settings.env["LD_PRELOAD"]
+    assert found.value.endswith("libjemalloc.so.2") and found.source == "--with jemalloc"
+
+
+def test_an_override_of_a_role_is_one_of_that_role():
+    one = asked("decode.seed=3", "max-num-seqs=8", of=recipe("pd"))
+    assert value_of(one, "seed", "decode") == Value(3, "override", "--set decode.seed=3")
+    assert value_of(one, "seed", "prefill") is None
+    assert value_of(one, "max-num-seqs", "prefill").value == 8
+
+
+def test_what_a_role_ignores_is_left_out_of_it():
+    engine = catalog.engine("vllm-ascend", "0.23.0")
+    of = recipe("pd", features=["recompute-scheduler"])
+    one = asked(of=of, hardware=load.hardware("a3"), engine=engine)
+    flag = "additional-config.recompute_scheduler_enable"
+    assert value_of(one, flag, "prefill") is None
+    assert value_of(one, flag, "decode").value is True
+
+
 def test_a_draft_is_told_with_its_method_folder_and_options():
     draft = K25.drafts["eagle3-instant"]
     model = K25.model_copy(
@@ -612,6 +645,10 @@ OLD = catalog.engine("vllm", "0.17.0")
         (
             {"chosen": ("recompute-scheduler",), "of": recipe()},
             "feature recompute-scheduler is for ascend; h200 is nvidia.",
+        ),
+        (
+            {"chosen": ("fp8-kv-cache",), "hardware": load.hardware("a3")},
+            "feature fp8-kv-cache is for nvidia, amd; a3 is ascend.",
         ),
         (
             {"chosen": ("cpu-offload",), "of": recipe("pd")},
@@ -663,6 +700,12 @@ def test_a_feature_of_no_role_of_the_layout(monkeypatch):
     assert refused(asked(chosen=("prefix-caching",))) == (
         "--with prefix-caching: it belongs to the roles prefill, decode; layout single has mixed."
     )
+    of_mixed = of_prefill.model_copy(update={"roles": ("mixed",)})
+    features["prefix-caching"] = of_mixed
+    assert refused(asked(of=recipe("pd"), chosen=("prefix-caching",)), "decode") == (
+        "--with prefix-caching: it belongs to the roles mixed; layout pd has prefill, decode."
+    )
+    features["prefix-caching"] = of_prefill
     # Where the recipe names it, it is only off in the roles that it is not for.
     assert resolve(asked(of=recipe(features=("prefix-caching",))), "mixed").features == ()
 
