@@ -271,6 +271,12 @@ def test_what_sbatch_is_told():
     assert found["benchmark"].options == tuple(one for one in bench if "gpus" not in one)
 
 
+def test_the_logs_of_the_tasks_are_named_as_those_of_their_job():
+    found = made(baseline=Serving([engine(), engine("--x")]))
+    assert "    --output=vllm_kimi.%j.node%n.out \\" in found["baseline"].body
+    assert "    --error=vllm_kimi.%j.node%n.err \\" in found["baseline"].body
+
+
 def test_a_site_can_ask_for_less_of_a_whole_node():
     said = {"memory": "1500G", "cpus": 96, "time": "12:00:00", "qos": None, "cpu_qos": None}
     found = made(asked(slurm=said))
