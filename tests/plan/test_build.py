@@ -144,6 +144,8 @@ def calibrated(*paths: str) -> Request:
 def test_calibrations_are_of_one_role_each(tmp_path):
     paths = [measured(tmp_path, role, role=role) for role in ("decode", "prefill")]
     assert [one.role for one in calibrated(*paths).calibrations] == ["decode", "prefill"]
+    plan = build.plan("k2.5", "a3", "pd", calibrations=paths)
+    assert [one.role for one in plan.request.calibrations] == ["decode", "prefill"]
     twice = [paths[0], measured(tmp_path, "again")]
     assert refused(ParameterError, calibrated, *twice) == (
         f"{twice[1]}: a second calibration of decode; give one."
@@ -305,18 +307,13 @@ def test_the_example_site_of_a_derived_recipe_has_the_nodes_that_it_needs():
 
 
 def test_a_site_grows_after_its_last_address():
-    site = load.site("h200").model_copy(
-        update={
-            "nodes": tuple(
-                schema.Node(name=f"dgx-{i}", address=f"192.0.2.{254 + i}") for i in range(1)
-            )
-        }
-    )
+    nodes = (schema.Node(name="DGX09", address="192.0.2.254"),)
+    site = load.site("h200").model_copy(update={"nodes": nodes})
     grown = build.grown(site, 3)
     assert [(node.name, node.address) for node in grown.nodes] == [
-        ("dgx-0", "192.0.2.254"),
-        ("dgx-1", "192.0.2.255"),
-        ("dgx-2", "192.0.3.0"),
+        ("DGX09", "192.0.2.254"),
+        ("DGX1", "192.0.2.255"),
+        ("DGX2", "192.0.3.0"),
     ]
     assert build.grown(site, 1).nodes == site.nodes == build.grown(site, 0).nodes
 
@@ -582,6 +579,8 @@ def test_a_title_says_what_a_scenario_switches():
     more = schema.Scenario(title="x", source={"document": "d"}, features=["eagle3"])
     assert build.from_request(asked("k2.5", "a3", "single", scenario=more)).title.startswith(head)
     same = schema.Scenario(title="x", source={"document": "d"}, without=["jemalloc"])
+    gone = asked("k2.5", "a3", "single", scenario=same, dropped=("eagle3",))
+    assert build.from_request(gone).title.startswith(head)
     title = build.from_request(asked("k2.5", "a3", "single", scenario=same)).title
     assert title.startswith("One A3 node, prefill and decode together, ")
 
@@ -908,7 +907,9 @@ def test_the_commands_of_an_installation():
     assert f"{pip} vllm-router==0.1.17" in steps(routed=True)
     assert any(one.startswith(f"{pip} nixl==") for one in steps(layout="pd"))
     stored = [one for one in steps(stored=True) if one not in plain]
-    assert len(stored) == 1 and stored[0].startswith(f"{pip} mooncake")
+    assert len(stored) == 1 and stored[0].startswith(f"{pip} mooncake-transfer-engine-cuda13==")
+    amd = steps(hardware=load.hardware("mi300x"), stored=True)
+    assert any(one.startswith(f"{pip} mooncake-transfer-engine-non-cuda==") for one in amd)
     site = load.site("h200").model_copy(update={"paths": schema.Paths(cache="/c", engine="/opt/e")})
     assert steps(site=site)[0].endswith(" /opt/e")
     docker = steps(method="docker", routed=True)
@@ -1043,6 +1044,10 @@ def test_replicas_have_a_router_where_several_answer(two_dgx):
     found = jobs(site=two_dgx, scenario="replicas")
     assert any("vllm-router" in line for line in found["optimised"].body)
     assert not any("vllm-router" in line for line in found["baseline"].body)
+    alone = jobs("groups=2", site=two_dgx)
+    assert not any("vllm-router" in line for job in alone.values() for line in job.body)
+    keyless = jobs("router=vllm-router", site=two_dgx, scenario="replicas")["baseline"]
+    assert not any("vllm-router" in line for line in keyless.body)
     port = jobs("router.port=1998", site=two_dgx, scenario="replicas")["optimised"]
     assert any("--port 1998" in line for line in port.body)
     assert any("keyed_door" in line for line in port.body) is False
