@@ -840,8 +840,8 @@ def _containers(asked: Request, placed: tuple[EngineSpec, ...]) -> tuple[Contain
             asked.engine,
             first[node.name],
             asked.recipe.layout,
-            spread[first[node.name].role, first[node.name].group] > 1
-            or (asked.recipe.layout == "pd" and len(first) > 1),
+            asked.recipe.layout == "pd"  # whose roles have nodes of their own
+            or spread[first[node.name].role, first[node.name].group] > 1,
             asked.models,
         )
         for node in asked.site.nodes

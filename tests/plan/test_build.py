@@ -835,7 +835,7 @@ def test_the_flags_of_a_role_have_those_of_its_first_engine():
     assert decode["kv-transfer-config.engine_id"] == Value("2", "plan", first)
     assert plan.flags["prefill"]["host"].value == "192.0.2.11"
     env = plan.env["decode"]["HCCL_IF_IP"]
-    assert (env.value, env.reason) == ("192.0.2.13", first) and env.layer != "plan"
+    assert env == Value("192.0.2.13", "site", "site a3-example", first)
     assert plan.env["prefill"]["HCCL_IF_IP"].value == "192.0.2.11"
     assert plan.env["decode"]["OMP_NUM_THREADS"].reason != first
 
@@ -998,6 +998,10 @@ def test_a_container_for_each_node_in_use():
     assert "--shm-size=1g" in single.containers[0].argv
     assert "/root/kimi:/root/kimi" in single.containers[0].argv
     assert build.plan("k2.5", "h200", "single", variant="pip").containers == ()
+    plan = build.plan("k2.5", "h200", "single", pairs=["port=8011"])
+    assert plan.url == "http://198.51.100.11:8011"
+    assert "198.51.100.11:8011:8000" in plan.containers[0].argv
+    assert plan.containers[0].argv[-2:] == plan.engines[0].argv[-2:]
 
 
 def test_engines_that_have_to_reach_each_other_use_the_network_of_the_host():
@@ -1057,8 +1061,10 @@ def test_a_key_asks_for_a_door(nodes_file, tmp_path):
     path = tmp_path / "keyed.yaml"
     with open(nodes_file("h200-slurm", 2), encoding="utf-8") as file:
         path.write_text(file.read() + "api_key_env: KEY\n", encoding="utf-8")
-    found = jobs(site=str(path), scenario="replicas")
+    found = jobs("router=vllm-router", site=str(path), scenario="replicas")
     assert any("keyed_door" in line for line in found["optimised"].body)
+    # The baseline is one engine, in front of which no door asks for anything.
+    assert not any("OPENAI_API_KEY" in line for line in found["baseline"].body)
 
 
 def test_a_plan_without_jobs_has_none():
