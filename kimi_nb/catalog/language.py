@@ -2,13 +2,14 @@
 
 Recipes are written once, for all versions. Call ``settings, notes = language.speak(settings,
 engine, role)``: a variable that moved to ``--additional-config`` at this version becomes such a
-key, a variable, flag or key that this version no longer has in this role is dropped, and a flag
-that it does not have yet is an error. ``notes`` reports every change.
+key unless a layer as high sets that key, a variable, flag or key that this version no longer has in
+this role is dropped, and a flag that it does not have yet is an error. ``notes`` reports every change.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from kimi_nb import catalog
@@ -17,6 +18,7 @@ from kimi_nb.core import data_files
 from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params.settings import Layered, Value
 
+_LAYERS = ("hardware", "model", "recipe", "site", "override")  # from low to high
 _BOOLEANS = {"1": True, "0": False, "true": True, "false": False}
 
 
@@ -27,20 +29,22 @@ def speak(settings: Layered, engine: catalog.Engine, role: str) -> tuple[Layered
     user set and that no version has.
     """
     notes: list[str] = []
-    env, moved = _speak_env(settings.env, engine, notes)
+    env, moved = _speak_env(settings, engine, notes)
     flags = _speak_flags({**settings.flags, **moved}, engine, role, notes)
     return Layered(flags, env), tuple(notes)
 
 
 def _speak_env(
-    env: Any, engine: catalog.Engine, notes: list[str]
+    settings: Layered, engine: catalog.Engine, notes: list[str]
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     kept: dict[str, Value] = {}
     moved: dict[str, Value] = {}
     never = data_files.facts("catalog/versions")["never_read"]
-    for name, value in env.items():
+    for name, value in settings.env.items():
         key = catalog.moved(engine, name)
         if key is not None:
+            if _set_as_key(settings.flags, key, value.layer):
+                continue
             new = f"additional-config.{key}"
             text = plain(value.value, catalog.takes_number(name))
             moved[new] = Value(text, value.layer, value.source, value.reason)
@@ -54,6 +58,15 @@ def _speak_env(
         else:
             kept[name] = value
     return kept, moved
+
+
+def _set_as_key(flags: Mapping[str, Value], key: str, layer: str) -> bool:
+    """Return whether a layer as high as that of a variable sets the key that the variable became.
+
+    The key may stand under the table that absorbed it, or where it was before.
+    """
+    found = (flags.get(f"additional-config.{name}") for name in (key, key.rpartition(".")[2]))
+    return any(one and _LAYERS.index(one.layer) >= _LAYERS.index(layer) for one in found)
 
 
 def _gone(engine: catalog.Engine, name: str) -> str:

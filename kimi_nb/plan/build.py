@@ -425,7 +425,7 @@ def _front_door(asked: Request, placed: tuple[EngineSpec, ...]) -> Router | None
         return None
     cluster = asked.site.kubernetes
     port = _router_port(asked)
-    place = router.Place(placed[0].node, placed[0].address, placed[0].address)
+    place = None
     if cluster:
         place = router.Place(pod_names.door_node(cluster), pod_names.door_host(cluster), "0.0.0.0")
     keyed, folder = bool(asked.site.api_key_env), _router_folder(asked)
@@ -451,9 +451,7 @@ def _mark(recipe: schema.Recipe) -> str:
 def _derived(recipe: schema.Recipe) -> dict[str, Any]:
     """Return the base of a derived recipe and the rule of each difference; {} for any other."""
     marks = recipe.derivation
-    return (
-        marks.model_dump() | {"steps": [one.model_dump() for one in marks.steps]} if marks else {}
-    )
+    return marks.model_dump() if marks else {}
 
 
 def _head(asked: Request, roles: Mapping[str, RolePlan], placed: tuple[EngineSpec, ...]) -> str:
@@ -812,7 +810,7 @@ def install_steps(
         "torch": companions.torch_build(engine),
         "nixl": companions.nixl(engine),
         "router": companions.router(),
-        "mooncake": companions.mooncake(engine, hardware.vendor) if stored else "",
+        "mooncake": companions.mooncake(engine, hardware.vendor),
         "router_folder": _environment_of_router(site),
     }
     return tuple(
@@ -842,8 +840,8 @@ def _containers(asked: Request, placed: tuple[EngineSpec, ...]) -> tuple[Contain
             asked.engine,
             first[node.name],
             asked.recipe.layout,
-            spread[first[node.name].role, first[node.name].group] > 1
-            or (asked.recipe.layout == "pd" and len(first) > 1),
+            asked.recipe.layout == "pd"  # whose roles have nodes of their own
+            or spread[first[node.name].role, first[node.name].group] > 1,
             asked.models,
         )
         for node in asked.site.nodes

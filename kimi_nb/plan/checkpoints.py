@@ -17,10 +17,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kimi_nb.params.schema import Draft, Hardware, Network, Site, Weights
+from kimi_nb.plan.containers import sides
 from kimi_nb.plan.network import variables
 from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import Plan
 
+_DRAFT = "speculative-config.model"
 WORKERS = 8  # files at the same time: the default of hf
 _HOME = "~/.cache/huggingface"  # of huggingface_hub, where HF_HOME is not set
 _HOME_INSIDE = "/root/.cache/huggingface"
@@ -58,18 +60,11 @@ class Checkpoint:
 def of(plan: Plan) -> tuple[Checkpoint, ...]:
     """Return the weights that a plan serves, and the draft models that its engines name."""
     request = plan.request
-    named = " ".join(
-        " ".join(engine.argv)
-        for engine in {engine.role: engine for engine in plan.engines}.values()
-    )
+    named = {flags[_DRAFT].value for flags in plan.flags.values() if _DRAFT in flags}
     drafts = (draft for draft in request.model.drafts.values() if request.located(draft) in named)
-    dummy = any(
-        values.get("load-format") and values["load-format"].value == "dummy"
-        for values in plan.flags.values()
-    )
     home = hub_home(request.hardware, request.site, plan.install, plan.engines[0].env)
     return tuple(
-        checkpoint(request.site, item, request.models, home, config_only=dummy)
+        checkpoint(request.site, item, request.models, home, plan.random_weights)
         for item in (request.weights, *drafts)
     )
 
@@ -132,7 +127,7 @@ def hub_home(hardware: Hardware, site: Site, install: str, env: Mapping[str, str
     """
     if install == "docker" and hardware.container:
         for mount in hardware.container.mounts:
-            source, _, target = fill(mount, {"cache": site.paths.cache}).partition(":")
+            source, target = sides(fill(mount, {"cache": site.paths.cache}))
             if target == _HOME_INSIDE or _HOME_INSIDE.startswith(f"{target}/"):
                 return source + _HOME_INSIDE.removeprefix(target)
     return env.get("HF_HOME", _HOME)

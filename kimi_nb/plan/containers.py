@@ -96,9 +96,19 @@ def container(
     return Container(node.name, name, {}, tuple(argv), True)
 
 
+def sides(mount: str) -> tuple[str, str]:
+    """Return the folder of the host and that of the container of a mount, without its options.
+
+    >>> sides("/data:/models:ro")
+    ('/data', '/models')
+    """
+    source, _, rest = mount.partition(":")
+    return source, rest.partition(":")[0]
+
+
 def _shows(mount: str, folder: str) -> bool:
     """Return whether a mount shows a folder of the host inside the container under its own name."""
-    source, _, target = mount.partition(":")
+    source, target = sides(mount)
     return source == target and PurePosixPath(folder).is_relative_to(source)
 
 

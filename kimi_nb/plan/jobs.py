@@ -146,9 +146,8 @@ def _missing(test: str, what: str) -> list[str]:
 def _products(at: _Place, name: str, argv: Sequence[str]) -> tuple[str, ...]:
     """Return what a job leaves behind that can be seen from the login node."""
     if name == "create-env":
-        return (
-            at.image.needs if at.image else (f"{at.environment(name)['VIRTUAL_ENV']}/bin/python",)
-        )
+        folder = at.request.places()["virtual_env"]
+        return at.image.needs if at.image else (f"{folder}/bin/python",)
     flags = [flag for flag in ("--local-dir", "--save-dir") if flag in argv]
     return tuple(argv[argv.index(flag) + 1] for flag in flags)
 
