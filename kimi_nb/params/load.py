@@ -214,7 +214,7 @@ def user_path(given: str, what: str) -> Path:
             raise ValueError("a path is wanted, without braces")
         return Path(fields.safe_text(given)).expanduser()
     except (ValueError, RuntimeError) as error:
-        raise ParameterError(f"{what} {given[:80]!r}: {error}.") from None
+        raise ParameterError(f"{what} {given[:80]!r}: {str(error).rstrip('.')}.") from None
 
 
 def _load(kind: str, table: type[_Table], given: str) -> _Table:
