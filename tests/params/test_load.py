@@ -201,6 +201,9 @@ def test_what_is_extended_has_to_be_there(here, project):
     )
     write(path, {"extends": "_base", "a": 1})
     assert load._extended(path, "sites") == {"a": 1}
+    write(project / "sites" / "A.b_Z-9.yaml", {"b": 2})
+    write(path, {"extends": "A.b_Z-9", "a": 1})
+    assert load._extended(path, "sites") == {"a": 1, "b": 2}
     write(path, {"extends": "x" * 64})
     assert "is not known" in refused(load._extended, path, "sites")
 
@@ -214,6 +217,11 @@ class Inner(BaseModel):
     key_env: int = 1
 
 
+class Middle(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    inner: Inner = Inner()
+
+
 class Outer(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: str
@@ -224,6 +232,7 @@ class Outer(BaseModel):
     words: list[str] = []
     many: dict[str, int] = Field(default={}, min_length=1)
     least: tuple[Inner, ...] = Field(default=(), min_length=2)
+    deep: Middle = Middle()
 
 
 def faults(**given: Any) -> list[str]:
@@ -272,11 +281,24 @@ def faults(**given: Any) -> list[str]:
         (
             {"rowz": 1},
             ["key 'rowz' is not known; did you mean 'rows'? Allowed: name, flag, rows, some, maybe, "
-             "words, many, least."],
+             "words, many, least, deep."],
         ),
         ({"rows": [{"key_env": "sk-1"}]}, ["rows.0.key_env: Input should be a valid integer, unable to "
                                            "parse string as an integer; what stands there is not shown"]),
         ({"many": {}}, ["many: Dictionary should have at least 1 item after validation, not 0"]),
+        (
+            {"deep": {"inner": {"sise": 1}}},
+            ["deep.inner: key 'sise' is not known; did you mean 'size'? Allowed: size, key_env."],
+        ),
+        (
+            {"deep": {"iner": 1}},
+            ["deep: key 'iner' is not known; did you mean 'inner'? Allowed: inner."],
+        ),
+        (
+            {"least": [{"size": []}], "words": 3, "deep": 3},
+            ["words: found 3: a list is wanted", "least.0.size: Input should be a valid integer",
+             "deep: found 3: keys with values are wanted"],
+        ),
         # What is there has faults of its own; that it is too little is not told too.
         ({"least": [{"size": []}]}, ["least.0.size: Input should be a valid integer"]),
         ({"least": [{}]}, ["least: Tuple should have at least 2 items after validation, not 1"]),
@@ -293,6 +315,8 @@ def test_every_fault_is_told_but_ten_at_most():
     ]
     ten = refused(load.validate, Outer, {"name": "x", "words": [*range(10)]}, "f")
     assert ten.splitlines()[0] == "f: 10 faults" and len(ten.splitlines()) == 11
+    eleven = refused(load.validate, Outer, {"name": "x", "words": [*range(11)]}, "f")
+    assert eleven.endswith("\n... and 1 more")
     more = refused(load.validate, Outer, {"name": "x", "words": [*range(12)]}, "f").splitlines()
     assert more[0] == "f: 12 faults" and more[10:] == [
         "  words.9: found 9: a text is wanted",
@@ -306,6 +330,14 @@ def test_what_is_missing_or_no_table():
         "f: 1 fault\n  (whole file): found 3: keys with values are wanted"
     )
     assert load.validate(Outer, {"name": "x"}, "f") == Outer(name="x")
+
+
+def test_what_a_field_wants_is_told_in_its_own_words():
+    told = refused(load.validate, schema.Site, site(nic="-"), "f")
+    assert told == (
+        "f: 1 fault\n  nic: found '-': a network interface is wanted here, such as eth0 or enp67s0f5 "
+        "(15 characters at most)"
+    )
 
 
 def test_without_its_table_no_keys_are_listed():
@@ -415,6 +447,11 @@ def test_a_file_of_one_s_own_with_families(here, project):
     write(project / "recipes" / "bad.json", {"recipes": 3})
     told = refused(load._with_families, own | {"families": "bad"}, Path("m"))
     assert told == (f"{project}/recipes/bad.json: 1 fault\n  recipes: found 3: a list is wanted")
+
+
+def test_families_that_nobody_has_are_told_with_their_file(here):
+    path = write(here / "mine.yaml", {"extends": "tiny-llama", "families": "none"})
+    assert refused(load.model, path).startswith(f"{path}: families: file 'none' is not known")
 
 
 def test_published_recipes_are_read_as_utf_8(project):

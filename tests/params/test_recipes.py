@@ -59,7 +59,7 @@ def test_tiny_models_stand_in_by_layout_where_there_is_no_room():
         ("dp", "random"),
         ("pd", "random"),
     ]
-    assert found[1] is LLAMA.recipes[0] and found[0] is TINY.recipes[0]
+    assert found[1] == LLAMA.recipes[0] and found[0] == TINY.recipes[0]
     assert recipes.of(TINY, CPU) == list(TINY.recipes)
     assert recipes.of(K3, CPU) == []
     assert recipes.of(model(recipe(), no_stand_in="no"), CPU) == [recipe()]
@@ -107,7 +107,7 @@ def test_a_variant_by_name_else_the_first_that_the_transport_carries():
         recipe("dp", "jobs", jobs=True), recipe("dp", "docker"), recipe("dp", "pip"),
         recipe("single", "other"),
     )  # fmt: skip
-    assert variant(made, "dp") == "docker"
+    assert variant(made, "dp") == recipes.find(made, CPU, "dp").variant == "docker"
     assert variant(made, "dp", transport="ssh") == "docker"
     assert variant(made, "dp", transport="slurm") == "jobs"
     assert variant(made, "dp", "pip") == "pip"
@@ -147,6 +147,13 @@ def test_a_model_of_one_s_own_that_has_nothing_here():
             "kimi-nb list shows all.",
         ]
     )
+    lines = refused(made, load.hardware("h200"), "pd").splitlines()
+    assert lines[2] == "  mine on cpu (dp, single)"
+    assert [line.split()[0] for line in lines[3:-1]] == [
+        name
+        for name in load.names("models")
+        if "h200" in (one.hardware for one in load.model(name).recipes)
+    ]
     none = model(container_versions={"big": "v1"})
     like = A3.model_copy(update={"name": "small", "like": "big"})
     assert refused(none, like, "pd") == "\n".join(
