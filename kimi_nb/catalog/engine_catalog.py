@@ -26,7 +26,10 @@ from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import ParameterError, PlanError, choice, short
 
 # Sizes such as 32k or 1M, which the parser calls human readable integers.
-_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_SIZES = {
+    **{"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
+    **{"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40},
+}
 _JSON = ("json", "loads", "union_dict_and_str")
 _INTEGERS = ("int", "human_readable_int", "human_readable_int_or_auto")
 
@@ -266,7 +269,8 @@ def _is_integer(value: Any, kind: str) -> bool:
         return True
     if kind == "int" or not isinstance(value, str):
         return False
-    return re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?[kKmMgG]", value) is not None or (
+    # A binary unit takes no decimals.
+    return re.fullmatch(r"[0-9]{1,9}((\.[0-9]{1,6})?[kmgt]|[KMGT])", value) is not None or (
         value == "auto" and kind.endswith("auto")
     )
 
