@@ -22,6 +22,7 @@ from kimi_nb.params import load, schema
         ("/data/cache2", "/data/cache", False),
         ("/data", "/data/cache", False),
         ("/data/cache/..", "/data/cache", False),
+        ("/data/y", "/data/X", False),
         ("/x/data/cache", "/data/cache", False),
     ],
 )
