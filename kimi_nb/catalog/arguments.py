@@ -276,19 +276,20 @@ def _again(
     by_index = {one.index + 1: place for place, one in enumerate(given)}
     for at in changed:
         place = by_index.get(at)
-        one = given[place] if place is not None else None
+        if place is None:
+            return None
+        one = given[place]
         if (
-            one is None
-            or place is None
-            or one.name not in OWN
+            one.name not in OWN
             or one.path
             or one.fault
             or one.text != like.words[at]
             or _is_option(words[at])
+            or [other.name for other in given].count(one.name) > 1  # the last one wins
         ):
             return None
         spec = options(engine.known, command).get(f"--{one.name}")
-        if spec is None or spec.spec.get("nargs"):
+        if spec is None:
             return None
         given[place] = replace(one, text=words[at])
         flags[one.name] = typed(spec.spec, words[at])
@@ -413,7 +414,7 @@ def _no_number(text: str, why: str) -> Unread:
 def _size(text: str, auto: bool) -> Any:
     if _INTEGER.fullmatch(text):
         return int(text)
-    if auto and text.lower() in ("auto", "-1"):
+    if auto and text.lower() == "auto":
         return "auto"
     match = _SIZE.fullmatch(text)
     if match is None:

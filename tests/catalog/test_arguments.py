@@ -234,6 +234,7 @@ def test_every_spelling_of_a_version():
         (["-cc.a", "1", "-cc", '{"b": 2}'], {"b": 2}),
         (["-cc", "x", "-cc.a", "1"], {"a": 1}),
         (["-cc.a+", "4"], {"a": 4}),
+        (["-cc.aX+", "4"], {"aX": 4}),
         (["-cc.a.b="], {"a": {"b": ""}}),
         (["-cc.a", "-1"], {"a": -1}),
     ],
@@ -406,6 +407,7 @@ def test_json_that_need_not_be_there():
         assert typed({"type": "json", "default": None}, text) is None
         assert type(typed({"type": "json", "default": {}}, text)) is Unread
         assert typed({"type": "str"}, text) == typed({}, text) == text
+    assert typed({}, "xxx") == "xxx"
     assert type(typed({"type": "loads"}, "None")) is Unread
     assert flags("--kv-transfer-config", "None") == {"kv-transfer-config": None}
 
@@ -439,6 +441,12 @@ def test_words_that_differ_in_values_of_one_rank(change, same):
     assert like == parse(ENGINE, BASE)
 
 
+@pytest.mark.parametrize("name", sorted(arguments.OWN))
+def test_a_flag_of_one_rank_has_one_value(name):
+    runs = catalog.history(name, "serve")
+    assert runs and not [run for run in runs if "nargs" in run]
+
+
 def test_words_that_differ_in_more_are_parsed_anew():
     like = parse(ENGINE, BASE)
     assert parse(ENGINE, BASE[:-1], like=like) == parse(ENGINE, BASE[:-1])
@@ -448,6 +456,8 @@ def test_words_that_differ_in_more_are_parsed_anew():
         (["--port", "1", "2"], 2, "3"),
         (["--port=1", "m"], 1, "n"),  # the word behind it is not its value
         (["--prt", "1"], 1, "2"),
+        (["--port", "1", "--port", "2"], 1, "3"),  # the last one wins
+        (["--kv-transfer-config", '{"a": 1}', "--kv-transfer-config.b", "2"], 1, '{"a": 3}'),
         (["--kv-transfer-config", '{"kv_port": 1}'], 1, '{"kv_port": 2}'),
     ]:
         before = parse(ENGINE, line)
