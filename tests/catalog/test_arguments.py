@@ -103,6 +103,8 @@ def test_the_flags_of_one_rank_are_not_shared():
         (["--nothing"], Given("nothing", "", "--nothing", None, False, 0, "unknown")),
         (["--nothing="], Given("nothing", "", "--nothing", "", False, 0, "unknown")),
         (["--nothing.a_b.c", "x"], Given("nothing.a-b.c", "a_b.c", "--nothing.a_b.c", "x", False, 0, "unknown")),
+        (["---seed", "x"], Given("-seed", "", "---seed", "x", False, 0, "unknown")),
+        (["-Xx", "x"], Given("Xx", "", "-Xx", "x", False, 0, "unknown")),
         (["-zz", "x"], Given("zz", "", "-zz", "x", False, 0, "unknown")),
         (["-zz.a", "x"], Given("zz.a", "", "-zz.a", "x", False, 0, "unknown")),
         (["-Odecode"], Given("Odecode", "", "-Odecode", None, False, 0, "unknown")),
@@ -122,6 +124,25 @@ def test_the_flags_of_one_rank_are_not_shared():
 )  # fmt: skip
 def test_options_with_a_fault(words, one):
     assert given(*words) == one
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "flags", "positional"),
+    [
+        (["--nothing", "x", "m"], "x", {}, ((2, "m"),)),
+        (["--nothing=x", "m"], "x", {}, ((1, "m"),)),
+        (["--nothing=", "m"], "", {}, ((1, "m"),)),
+        (["--nothing", "--seed", "1"], None, {"seed": 1}, ()),
+        (["--nothing", "--headless", "x"], None, {"headless": True}, ((2, "x"),)),
+        (["--nothing"], None, {}, ()),
+    ],
+)
+def test_what_follows_an_option_that_is_not_known(words, text, flags, positional):
+    found = parse(ENGINE, words)
+    assert (found.given[0].text, found.given[0].fault) == (text, "unknown")
+    assert (found.flags, found.positional, found.stray) == (flags, positional, ())
+    behind = parse(ENGINE, ["m", "--headless", *words])
+    assert (behind.given[1].text, behind.flags) == (text, flags | {"headless": True})
 
 
 def test_what_an_ambiguous_prefix_could_mean():
