@@ -223,6 +223,14 @@ def test_another_command_has_other_flags():
     assert given("--swap-space", "4").fault == "unknown"
 
 
+def test_a_flag_of_none_or_many_values():
+    many = parse(ENGINE, ["--metadata", "a=b", "c=d", "--seed", "1"], "bench_serve", positionals=0)
+    assert many.flags == {"metadata": ["a=b", "c=d"], "seed": 1} and many.stray == ()
+    none = parse(ENGINE, ["--metadata"], "bench_serve", positionals=0)
+    assert none.flags == {"metadata": []}
+    assert none.given == (Given("metadata", "", "--metadata", "", False, 0),)
+
+
 def test_every_spelling_of_a_version():
     known = arguments.options("0.19.1", "serve")
     for spelt, name, off in [
