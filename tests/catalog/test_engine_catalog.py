@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog
 from kimi_nb.catalog.engine_catalog import Engine
+from kimi_nb.core import data_files
 from kimi_nb.core.errors import ParameterError, PlanError
 
 
@@ -76,6 +78,20 @@ def test_odd_versions():
     assert long.startswith(f"vllm version '{'7' * 40}' is not known")
     assert refused(ParameterError, catalog.engine, "vllm", 7).startswith("vllm version '7' is not")
     assert catalog.engine("vllm", "0.0019.1").known == "0.19.1"
+
+
+def test_the_vllm_of_a_tag_is_that_of_its_row(monkeypatch):
+    rows = {"vllm-ascend": {"0.18.0": {"vllm": "0.17.0"}, "0.17.0rc1": {"torch": "2.9.0"}}}
+    monkeypatch.setattr(data_files, "facts", {"catalog/versions": rows}.get)
+    assert ascend("0.18.0") == Engine("vllm-ascend", "0.18.0", "0.17.0", "0.17.0")
+    assert ascend("0.17.0rc1") == Engine("vllm-ascend", "0.17.0rc1", "0.17.0", "0.17.0")
+
+
+def test_versions_are_no_words(monkeypatch):
+    monkeypatch.setattr(engine_catalog, "versions", lambda package: ("0.9.0", "0.11.0", "0.12.0"))
+    assert [vllm(one).known for one in ("0.9.9", "0.10.0", "0.11.1", "0.12.7")] == [
+        "0.9.0", "0.9.0", "0.11.0", "0.12.0",
+    ]  # fmt: skip
 
 
 def test_listed_versions_are_those_of_the_tables():
@@ -156,6 +172,7 @@ def test_a_flag_and_a_variable_at_a_version():
     assert catalog.variable(ascend("0.13.0"), name)["default"] == "0"
     assert catalog.variable(ascend("0.18.0"), name)["default"] == "1"
     assert catalog.variable(ENGINE, name) is None
+    assert catalog.variable(ascend("0.18.0"), "HCCL_IF_IP") is None
     # Where both read it, the entry is vLLM's.
     assert "default" not in catalog.variable(ascend("0.18.0"), "MAX_JOBS")
     assert catalog.variable(ascend("0.18.0"), "VLLM_ASCEND_ENABLE_DBO") is None
@@ -345,6 +362,11 @@ def test_sizes_count_by_their_unit(value, fits):
 def test_a_long_value_is_shown_in_part():
     told = refused(ParameterError, catalog.check_flag, ENGINE, "max-num-seqs", "x" * 900, "here")
     assert len(told) < 300 and told.endswith("....")
+
+
+def test_a_number_of_hundreds_of_digits_is_refused():
+    told = refused(ParameterError, catalog.check_flag, ENGINE, "max-num-seqs", 10**400, "here")
+    assert told.startswith("here: --max-num-seqs is 1 to 1000000, found 1000") and len(told) < 300
 
 
 def test_a_flag_that_no_version_has():
