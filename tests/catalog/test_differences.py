@@ -261,13 +261,14 @@ def test_what_is_no_change(two, old, new):
 
 
 def test_order_and_what_is_no_key(two):
-    was = key("z", "B") | key("a", "B") | flag("m", "A") | key("*", "B")
+    was = key("z", "B") | key("a", "B") | flag("m", "A") | key("*", "B") | flag("b", "Z")
     now = variable("V") | key("*", "C") | key("m", "A")
     assert [(one.where, one.name, one.kind, one.what) for one in two(was, now)] == [
         ("A", "m", "flag", "removed"),
         ("A", "m", "key", "added"),
         ("B", "a", "key", "removed"),
         ("B", "z", "key", "removed"),
+        ("Z", "b", "flag", "removed"),
         ("env", "V", "variable", "added"),
     ]
 
