@@ -23,6 +23,7 @@ from typing import Any
 
 from kimi_nb import catalog
 from kimi_nb.catalog import fill_ins
+from kimi_nb.core import data_files
 
 # Flags whose values differ between the ranks of a group.
 OWN = frozenset(
@@ -146,7 +147,9 @@ def _find(row: str, command: str, word: str) -> tuple[_Option | None, str, tuple
     if not word.startswith("--"):
         # A short name may also be dotted: -cc.mode, -O.mode.
         short, _, path = word.partition(".")
-        short = {"-O": "-cc"}.get(short, short)
+        last = str(data_files.facts("catalog/versions")["keys_of_optimization"]["last"])
+        if short == "-O" and short not in known and not catalog.earlier(last, row):
+            short = "-cc"
         return (known[short], path, ()) if path and short in known else (None, "", ())
     top, _, path = word.partition(".")
     dashed = "--" + top[2:].replace("_", "-")
@@ -188,14 +191,11 @@ def parse(
             at += 1
             continue
         spelt, equals, text = word.partition("=")
-        if re.fullmatch(r"-O[0-9]?", spelt) and "--optimization-level" in options(row, command):
-            # -O3 and -O 3 are the same to the parser.
-            split = ["--optimization-level", *([spelt[2:]] if spelt[2:] else [])]
-            spelt, equals, text = (
-                split[0],
-                "=" if len(split) > 1 else equals,
-                split[1] if len(split) > 1 else text,
-            )
+        if re.fullmatch(r"-O[0-9]?", spelt):
+            after = words[at + 1] if at + 1 < len(words) else ""
+            name = _optimization(options(row, command), spelt, equals, after)
+            digit, spelt = spelt[2:], name
+            equals, text = ("=", digit) if digit else (equals, text)
         option, path, near = _find(row, command, spelt)
         if option is None:
             value = text if equals else None
@@ -253,6 +253,15 @@ def parse(
     return Parsed(words, tuple(given), flags, tuple(positional), tuple(stray), shared)
 
 
+def _optimization(known: Mapping[str, _Option], spelt: str, equals: str, after: str) -> str:
+    """Return the flag that -O3, -O=3 or -O 3 stands for at a version, before the word ``after``."""
+    if "--optimization-level" in known:
+        return "--optimization-level"
+    if "-O" in known and (spelt != "-O" or equals or re.fullmatch("[0-3]", after)):
+        return "-O.mode"
+    return spelt
+
+
 def _again(
     engine: catalog.Engine, words: Sequence[str], command: str, like: Parsed
 ) -> Parsed | None:
@@ -267,19 +276,20 @@ def _again(
     by_index = {one.index + 1: place for place, one in enumerate(given)}
     for at in changed:
         place = by_index.get(at)
-        one = given[place] if place is not None else None
+        if place is None:
+            return None
+        one = given[place]
         if (
-            one is None
-            or place is None
-            or one.name not in OWN
+            one.name not in OWN
             or one.path
             or one.fault
             or one.text != like.words[at]
             or _is_option(words[at])
+            or [other.name for other in given].count(one.name) > 1  # the last one wins
         ):
             return None
         spec = options(engine.known, command).get(f"--{one.name}")
-        if spec is None or spec.spec.get("nargs"):
+        if spec is None:
             return None
         given[place] = replace(one, text=words[at])
         flags[one.name] = typed(spec.spec, words[at])
@@ -404,7 +414,7 @@ def _no_number(text: str, why: str) -> Unread:
 def _size(text: str, auto: bool) -> Any:
     if _INTEGER.fullmatch(text):
         return int(text)
-    if auto and text.lower() in ("auto", "-1"):
+    if auto and text.lower() == "auto":
         return "auto"
     match = _SIZE.fullmatch(text)
     if match is None:

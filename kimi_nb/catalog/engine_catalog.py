@@ -26,7 +26,10 @@ from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import ParameterError, PlanError, choice, short
 
 # Sizes such as 32k or 1M, which the parser calls human readable integers.
-_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_SIZES = {
+    **{"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
+    **{"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40},
+}
 _JSON = ("json", "loads", "union_dict_and_str")
 _INTEGERS = ("int", "human_readable_int", "human_readable_int_or_auto")
 
@@ -91,7 +94,7 @@ def engine(package: str, version: object) -> Engine:
         return Engine(package, text, base, _row(base))
     # Only the forms in which versions are released, not all that a version parser understands.
     if not re.fullmatch(
-        r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}(rc[0-9]{1,3}|\.post[0-9]{1,3})?", text, re.ASCII
+        r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}(rc[0-9]{1,3}|\.post[0-9]{1,3})?", text
     ):
         raise ParameterError(choice(f"{package} version", text, listed))
     order = _order(text)
@@ -152,7 +155,7 @@ def variable(engine: Engine, name: str) -> dict[str, Any] | None:
 def history(name: str, kind: str) -> list[dict[str, Any]]:
     """Return all version ranges that knew a flag (``kind`` serve) or a variable (``kind`` env)."""
     key = name if kind == "env" else f"--{name}"
-    runs = tables("vllm")[kind].get(key, [])
+    runs = tables("vllm")[kind].get(key)
     return runs or (tables("vllm-ascend")["env"].get(name, []) if kind == "env" else [])
 
 
@@ -251,7 +254,7 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
 
 def type_of(row: Mapping[str, Any]) -> str:
     """Return the name of a flag's type, without what makes it optional."""
-    return str(row.get("type", "")).rpartition("_optional_type(")[2].rstrip(")")
+    return str(row.get("type", "")).rpartition("_optional_type(")[2].removesuffix(")")
 
 
 def _number(value: Any) -> int | float:
@@ -266,7 +269,8 @@ def _is_integer(value: Any, kind: str) -> bool:
         return True
     if kind == "int" or not isinstance(value, str):
         return False
-    return re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?[kKmMgG]", value) is not None or (
+    # A binary unit takes no decimals.
+    return re.fullmatch(r"[0-9]{1,9}((\.[0-9]{1,6})?[kmgt]|[KMGT])", value) is not None or (
         value == "auto" and kind.endswith("auto")
     )
 
@@ -290,7 +294,7 @@ def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError
             f"{where}: --{name} needs vLLM {first} or newer; this plan is for "
             f"{engine}. Choose a newer one with --engine-version."
         )
-    instead = data_files.facts("catalog/versions")["instead"].get(name, "")
+    instead = data_files.facts("catalog/versions")["instead"].get(name)
     return PlanError(
         f"{where}: --{name} is gone: vLLM {last} was the last listed version with it, "
         f"this plan is for {engine}.{f' Use {instead}.' if instead else ''}"
@@ -308,7 +312,7 @@ def earlier(one: str, other: str) -> bool:
     >>> earlier("v0.9.2", "v0.18.0")
     True
     """
-    return _order(one.removeprefix("v")) < _order(other.removeprefix("v"))
+    return _order(one) < _order(other)
 
 
 @functools.cache

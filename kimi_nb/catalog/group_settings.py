@@ -39,7 +39,6 @@ def is_shared(name: str) -> bool:
         "VLLM_API_KEY",
         "UCX_NET_DEVICES",
         "NCCL_IB_GID_INDEX",
-        "ASCEND_HOME_PATH",
     ) or re.search(r"LOG|CACHE|PATH|PROFILE|_DIR|_ROOT", name):
         return False  # each node's own
     return name.startswith(

@@ -100,7 +100,7 @@ def _speak_flags(
     out: dict[str, Value] = {}
     for name, value in flags.items():
         top, _, rest = name.partition(".")
-        if top == "additional-config" and rest and "." not in rest:
+        if top == "additional-config" and rest:
             since = catalog.ignored(role, rest)
             if since and not catalog.earlier(engine.vllm, since) and value.layer != "override":
                 notes.append(f"--additional-config {rest} is left out: {role} ignores it")
@@ -109,9 +109,8 @@ def _speak_flags(
             if key != rest:
                 notes.append(f"--additional-config {rest} is written as {key} in {engine}")
             name = f"{top}.{key}"
-        known = catalog.flag(engine, top)
         runs = catalog.history(top, "serve")
-        is_old = known is None and runs and catalog.older(runs[-1]["last"], engine)
+        is_old = runs and catalog.older(runs[-1]["last"], engine)
         if is_old and value.layer in ("hardware", "model", "recipe"):
             notes.append(f"--{top} is left out: vLLM {runs[-1]['last']} was the last with it")
             continue

@@ -140,19 +140,14 @@ def published(
 def _that_hold(
     changes: Sequence[Mapping[str, Any]], has: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Mapping[str, Any]]:
-    moved = True
     for at, change in enumerate(changes):
         after = changes[at + 1] if at + 1 < len(changes) else {}
-        before = changes[at - 1] if at else {}
         # A setting that moved stands as two changes: gone from here, and there instead.
         if _gone(change) and _come(after):
-            moved = _holds(after, has)
-            if moved:
-                yield change
-        elif _come(change) and _gone(before):
-            if moved:
-                yield change
-        elif change["name"] in _DERIVED or _holds(change, has):
+            holds = _holds(after, has)
+        else:
+            holds = change["name"] in _DERIVED or _holds(change, has)
+        if holds:
             yield change
 
 

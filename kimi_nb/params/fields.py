@@ -92,9 +92,8 @@ def secret(variable: str) -> bool:
     >>> secret("HF_TOKEN"), secret("HCCL_BUFFSIZE")
     (True, False)
     """
-    return variable == "VLLM_API_KEY" or bool(
-        re.search(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(_ID)?$", variable)
-    )
+    name = r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(_ID)?$"
+    return re.search(name, variable) is not None
 
 
 def _range(text: str) -> str:
@@ -156,8 +155,8 @@ def _registry(text: str) -> str:
 def _image(text: str) -> str:
     if not re.fullmatch(
         r"/[^\s:,\"'{}]+\.(sif|sqsh)"
-        r"|(?!.*\.(sif|sqsh)$)[a-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9._-]+)*(:[A-Za-z0-9._-]+)?"
-        r"(@sha256:[0-9a-f]{64})?",
+        r"|(?!.*\.(sif|sqsh)$)[a-z0-9][A-Za-z0-9._-]*(:[0-9]+(?=/))?(/[A-Za-z0-9._-]+)*"
+        r"(:[A-Za-z0-9._-]+)?(@sha256:[0-9a-f]{64})?",
         text,
     ):
         raise ValueError(

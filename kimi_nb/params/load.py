@@ -154,7 +154,7 @@ def explain_faults(
     """
     lines = []
     faults = error.errors(include_url=False)
-    inner = {fault["loc"][:at] for fault in faults for at in range(1, len(fault["loc"]))}
+    inner = {fault["loc"][:at] for fault in faults for at in range(len(fault["loc"]))}
     for fault in faults:
         loc = fault["loc"]
         if fault["type"] == "too_short" and loc in inner:
@@ -214,26 +214,26 @@ def user_path(given: str, what: str) -> Path:
             raise ValueError("a path is wanted, without braces")
         return Path(fields.safe_text(given)).expanduser()
     except (ValueError, RuntimeError) as error:
-        raise ParameterError(f"{what} {given[:80]!r}: {error}.") from None
+        raise ParameterError(f"{what} {given[:80]!r}: {str(error).removesuffix('.')}.") from None
 
 
 def _load(kind: str, table: type[_Table], given: str) -> _Table:
     """Return the table for a name that the project ships, or for the path of a user's file."""
     if not isinstance(given, str) or not given.strip():
-        raise ParameterError(choice(kind.rstrip("s"), given, names(kind)))
+        raise ParameterError(choice(kind.removesuffix("s"), given, names(kind)))
     of_hub = (
         kind == "models" and _folded(kind, given) != _plain(given) and not os.path.exists(given)
     )
     is_path = not of_hub and ("/" in given or given.endswith((".yaml", ".yml")))
     path = (
-        user_path(given, kind.rstrip("s"))
+        user_path(given, kind.removesuffix("s"))
         if is_path
         else (paths.root() / "params" / kind / f"{given}.yaml")
     )
     if not is_path and given not in names(kind):
         raise ParameterError(
             choice(
-                kind.rstrip("s"),
+                kind.removesuffix("s"),
                 given,
                 names(kind),
                 _own_file(given),
@@ -261,7 +261,7 @@ def _with_families(model: dict[str, Any], where: Path) -> dict[str, Any]:
     if given not in known:
         raise ParameterError(f"{where}: families: " + choice("file", given, known))
     path = folder / f"{given}.json"
-    found = validate(families.Families, json.loads(path.read_text(encoding="utf-8")), path)
+    found = validate(families.Families, json.loads(path.read_bytes()), path)
     published = [one for each in found.recipes for one in each.recipes()]
     return {key: value for key, value in model.items() if key != "families"} | {
         "recipes": [*model["recipes"], *published]

@@ -409,7 +409,7 @@ class RoleSpec(Table):
         """Return this role with what a change names."""
         given = {
             name: value
-            for name in change.model_fields_set - {"settings"}
+            for name in change.model_fields_set
             if (value := getattr(change, name)) is not None
         }
         return self.model_copy(

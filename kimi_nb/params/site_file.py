@@ -170,8 +170,7 @@ def _table(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _yaml(value: object) -> str:
-    plain = list(value) if isinstance(value, tuple) else value
-    written = yaml.safe_dump(plain, default_flow_style=True, width=10_000, sort_keys=False)
+    written = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return written.removesuffix("\n").removesuffix("\n...")
 
 

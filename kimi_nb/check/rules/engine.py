@@ -37,6 +37,7 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
     """The parser refuses an unknown flag after the container has started and before anything
     loads; a whole multi-node start fails for one word."""
     known = [name[2:] for name in catalog.tables("vllm")["serve"]]
+    gone = data_files.facts("catalog/versions")["gone"]
     for server in d.options():
         for given in [one for one in server.given if one.fault][:_MOST]:
             single = given.spelt.startswith("-") and not given.spelt.startswith("--")
@@ -49,10 +50,10 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
             word = given.name.replace("\N{EN DASH}", "-").replace("\N{EM DASH}", "-").strip("-")
             near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
             slip = bool(near) and variables.distance(word, near[0], _SLIPS) <= _SLIPS
-            if given.name in data_files.facts("catalog/versions")["gone"]:
+            if why := gone.get(given.name) or gone.get(given.name.partition(".")[0]):
                 yield Problem(
                     server.at(given.index),
-                    f"{given.spelt} is gone: {data_files.facts('catalog/versions')['gone'][given.name]}",
+                    f"{given.spelt} is gone: {why}",
                     "",
                     "" if d.engine_known else WARNING,
                 )
