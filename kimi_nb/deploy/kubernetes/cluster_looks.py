@@ -16,6 +16,7 @@ import yaml
 
 from kimi_nb.bundle.kubernetes import pod_template
 from kimi_nb.core.errors import short
+from kimi_nb.deploy.kubernetes.api_values import table, tables, text
 from kimi_nb.deploy.kubernetes.kubectl import Kubectl, KubectlError
 from kimi_nb.deploy.steps import Change
 from kimi_nb.diagnose import remedies
@@ -140,11 +141,7 @@ def _sets(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis]:
         wanted.append((MONITORS, "PodMonitor", "no-monitors"))
     for group, kind, name in wanted:
         answer = kubectl.raw(f"/apis/{group}")
-        versions = [
-            str(one.get("version"))
-            for one in (answer or {}).get("versions") or ()
-            if isinstance(one, dict)
-        ]
+        versions = [text(one.get("version"), 60) for one in tables(table(answer).get("versions"))]
         if "v1" not in versions:
             there = f"only {', '.join(versions[:_SHOWN])}" if versions else "nothing of it"
             yield diagnosis(
@@ -236,7 +233,7 @@ def _nodes(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis | Change]:
     except KubectlError as error:
         yield _unseen(kubectl, error, "nodes")
         return
-    nodes = [one for one in answer.get("items") or () if isinstance(one, dict)]
+    nodes = tables(answer.get("items"))
     fit = [one for one in nodes if _offers(one, plan) and _tolerated(one, cluster)]
     chosen = f" with {selector}" if selector else ""
     wanted = f"{plan.devices_per_node} x {cluster.device}"
@@ -258,14 +255,12 @@ def _nodes(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis | Change]:
 
 
 def _allocatable(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    status = node.get("status")
-    found = status.get("allocatable") if isinstance(status, dict) else None
-    return found if isinstance(found, dict) else {}
+    return table(table(node.get("status")).get("allocatable"))
 
 
 def _amount(node: Mapping[str, Any], resource: str) -> int:
-    text = str(_allocatable(node).get(resource, "0"))
-    return int(text) if text.isdecimal() and len(text) < 10 else 0
+    said = str(_allocatable(node).get(resource, "0"))
+    return int(said) if said.isdecimal() and len(said) < 10 else 0
 
 
 def _offers(node: Mapping[str, Any], plan: Plan) -> bool:
@@ -277,9 +272,8 @@ def _offers(node: Mapping[str, Any], plan: Plan) -> bool:
 
 def _tolerated(node: Mapping[str, Any], cluster: Kubernetes) -> bool:
     """Return whether a pod of the site may be put on a node."""
-    spec = node.get("spec")
-    spec = spec if isinstance(spec, dict) else {}
-    taints = [one for one in spec.get("taints") or () if isinstance(one, dict)]
+    spec = table(node.get("spec"))
+    taints = tables(spec.get("taints"))
     return not spec.get("unschedulable") and all(
         taint.get("effect") not in ("NoSchedule", "NoExecute")
         or any(

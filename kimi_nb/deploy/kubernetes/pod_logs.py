@@ -133,7 +133,7 @@ def _make_way(path: Path, first: str) -> bool:
     The first reading of a process brings the whole log. Returns False if there was no room for
     another pod's copy, which is then removed: what the pod says now is wanted more.
     """
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         same = file.readline().rstrip("\n") == first
     kept = not same and log_copies.set_aside(path)
     if not kept:
