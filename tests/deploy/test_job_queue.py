@@ -23,8 +23,10 @@ def job(name: str, called: str, after: str = "", *more: str) -> Job:
     return Job(name, f"1_{name}.sbatch", after, options, {}, (), ())
 
 
-INSTALL, SERVE = job("install", "install_vllm"), job("baseline", "vllm_kimi", "install")
-FILES = {f"jobs/{one.file}": f"#!/bin/bash\n# {one.name}\n" for one in (INSTALL, SERVE)}
+INSTALL, FETCH = job("install", "install_vllm"), job("download", "fetch", "install")
+SERVE = job("baseline", "vllm_kimi", "download")
+CHAIN = (INSTALL, FETCH, SERVE)
+FILES = {f"jobs/{one.file}": f"#!/bin/bash\n# {one.name}\n" for one in CHAIN}
 
 
 class Programs(Slurm):
@@ -95,7 +97,7 @@ class Site:
         self.jobs = root / "jobs"
         self.jobs.mkdir()
         self.slurm, self.said = Programs(self.jobs), []
-        self.book = Book(root / "run", "run-1", self.jobs, (INSTALL, SERVE))
+        self.book = Book(root / "run", "run-1", self.jobs, CHAIN)
         self.queue = JobQueue(self.slurm, self.book, FILES, self.jobs, self.said.append, 5.0)
         for name, text in FILES.items():
             (root / name).write_text(text)
@@ -123,9 +125,11 @@ def failure(call) -> StepFailed:
 
 def test_a_look_at_the_queue(site):
     site.slurm.add(9)
-    found = site.queue.look("serve")
-    assert found == {"install": JobState("install", INSTALL.file, None, "", job_name="install_vllm"),
-                     "baseline": state(9, "RUNNING")}  # fmt: skip
+    assert site.queue.look("serve") == {
+        "install": JobState("install", INSTALL.file, None, "", job_name="install_vllm"),
+        "download": JobState("download", FETCH.file, None, "", job_name="fetch"),
+        "baseline": state(9, "RUNNING"),
+    }
     site.slurm.silent = 1
     (one,) = failure(lambda: site.queue.look("serve")).failed
     assert one == job_faults.silent(SlurmError("no answer"))
@@ -271,8 +275,6 @@ def test_a_job_that_is_replaced_is_cancelled(site):
 
 # Following ------------------------------------------------------------------------------------
 
-CHAIN = (INSTALL, SERVE)
-
 
 def until(site, enough=lambda one: one.state == "RUNNING") -> JobState:
     return site.queue.until("serve", CHAIN, enough)
@@ -378,14 +380,17 @@ def test_a_job_that_only_waits_is_waited_for(site, clock):
 def test_how_a_job_on_several_nodes_ended(site):
     several = job("baseline", "vllm_kimi", "", "--nodes=2")
     site.book.note("baseline", id=9)
-    out, err, _, first, second, last = site.queue.files_of(several)
+    out, err, zeroth, first, second, last = site.queue.files_of(several)
     err.write_text("srun: error: n2: task 1: Exited with exit code 1\n")
     assert site.queue._said(several, 9) == f"{err.name}: {err.read_text().strip()}"
     last.write_text("x\n  RuntimeError: first\nValueError: second  \nthe end\n")
     assert site.queue._said(several, 9) == f"{last.name}: ValueError: second"
     first.write_text("all is well\n")
+    assert site.queue._said(several, 9) == f"{last.name}: ValueError: second"
     second.write_text("RuntimeError: on standard output\n")
     assert site.queue._said(several, 9) == f"{second.name}: RuntimeError: on standard output"
+    zeroth.write_text("KeyError: of the first task\n")
+    assert site.queue._said(several, 9) == f"{zeroth.name}: KeyError: of the first task"
     assert not out.exists()
 
 
@@ -468,6 +473,20 @@ def test_a_short_poll_is_the_pause_between_two_looks(site, clock):
     site.slurm.on = lambda look: look == 3 and site.slurm.add(9, state="CANCELLED")
     queue = JobQueue(site.slurm, site.book, FILES, site.jobs, site.said.append, 0.2)
     assert queue.cancel([]) == [] and clock.slept == [0.2]
+
+
+def test_a_note_of_a_cancellation_is_utf8(site, monkeypatch):
+    coded, write = [], Path.write_text
+
+    def noted(path, text, **more):
+        coded.append(str(more.get("encoding")).lower())
+        return write(path, text, **more)
+
+    site.slurm.add(9)
+    site.slurm.on = lambda look: look == 2 and site.slurm.add(9, state="CANCELLED")
+    monkeypatch.setattr(Path, "write_text", noted)
+    site.queue.cancel([])
+    assert coded == ["utf-8"]
 
 
 def test_a_full_disk_keeps_no_job_alive(site, monkeypatch):

@@ -119,6 +119,8 @@ def test_who_has_a_name_is_told_to_a_person():
     assert ownership.told({"run": "7", "who": "ann", "since": "", "plan": "p"}) == (
         "run 7 of ann since ? (p)"
     )
+    held = {"run": "7", "who": "", "since": "noon", "plan": ""}
+    assert ownership.told(held) == "run 7 of ? since noon (?)"
     assert ownership.told({}) == "run ? of ? since ? (?)"
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from kimi_nb.bundle.kubernetes import pod_template
-from kimi_nb.core.errors import short
 from kimi_nb.deploy.kubernetes.api_values import table, tables, text
 from kimi_nb.deploy.kubernetes.kubectl import Kubectl, KubectlError
 from kimi_nb.deploy.steps import Change
@@ -112,7 +111,7 @@ def _unreached(kubectl: Kubectl) -> Diagnosis | None:
     """Return why the cluster cannot be asked at all."""
     known = kubectl.run("config", "get-contexts", "-o", "name").split()
     if kubectl.context not in known:
-        there = ", ".join(short(one, 60) for one in known[:_SHOWN]) or "none"
+        there = ", ".join(text(one, 60) for one in known[:_SHOWN]) or "none"
         return diagnosis(
             "no-context",
             kubectl.context,
@@ -212,7 +211,7 @@ def _rights(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis]:
         if len(words) in (3, 4) and words[-1] != "true":
             denied.setdefault("/".join(words[1:-1]), []).append(words[0])
     if denied:
-        rows = [f"{', '.join(verbs)} {what}" for what, verbs in denied.items()]
+        rows = [text(f"{', '.join(verbs)} {what}", 100) for what, verbs in denied.items()]
         yield diagnosis(
             "no-rights",
             kubectl.context,
@@ -244,7 +243,7 @@ def _nodes(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis | Change]:
             kubectl.context,
             f"no node{chosen} offers {cluster.device}",
             f"kubectl get nodes: {len(nodes)} nodes{chosen} offer "
-            f"{', '.join(short(one, 60) for one in offered[:_SHOWN]) or 'no such resource'}",
+            f"{', '.join(text(one, 60) for one in offered[:_SHOWN]) or 'no such resource'}",
         )
     elif len(fit) < len(plan.nodes):
         yield Change(
@@ -305,7 +304,7 @@ def _secrets(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis | Change]:
                 continue
             keys, seen = (), "NotFound"
         else:
-            seen = f"its keys are {', '.join(short(one, 60) for one in keys[:_SHOWN]) or 'none'}"
+            seen = f"its keys are {', '.join(text(one, 60) for one in keys[:_SHOWN]) or 'none'}"
             if not key or key in keys:
                 continue
         yield diagnosis(
