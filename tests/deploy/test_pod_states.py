@@ -78,6 +78,8 @@ def test_a_pod_that_runs():
     [
         (RUNS | conditions(Ready="False"), False, "", "", None),
         (RUNS | conditions(PodScheduled="True"), False, "", "", None),
+        ({"conditions": [{"type": "PodScheduled", "status": "True", "reason": "x"}]}, False, "", "",
+         None),
         (ENDED, False, "Error", "", 3),
         (LOOPS, False, "CrashLoopBackOff", "back-off", 3),
         (PENDING, False, "Unschedulable", "0/4 nodes", None),
@@ -227,6 +229,7 @@ def test_each_fault_of_a_pod(status, kind, cause):
         {"phase": "Succeeded"},
         container(phase="Succeeded", terminated={"exitCode": 0, "reason": "Completed"}),
         container(terminated={"exitCode": 0, "reason": "Completed"}),
+        container(phase="Succeeded", terminated={"exitCode": 0}),
         waiting("ContainerCreating"),
         waiting("ErrImagePull"),
         waiting(""),

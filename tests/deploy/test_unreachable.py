@@ -71,7 +71,11 @@ def test_the_reason_stands_in_the_last_parentheses(said: str, told: str) -> None
         ("Authentication error (Authentication failed.)", "key-refused"),
         ("Authentication error: no key worked", "key-refused"),
         ("Invalid private key file: /root/.ssh/id", "key-file"),
+        ("not a valid OPENSSH private key file", "key-file"),
+        ("Private key file is encrypted", "key-file"),
         ("Could not connect (timed out)", ""),
+        ("Could not resolve hostname turkey-01", ""),
+        ("Unable to connect to port 22 on key-01", ""),
         ("", ""),
     ],
 )

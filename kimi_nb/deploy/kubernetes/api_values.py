@@ -34,4 +34,4 @@ def text(value: Any, most: int = TEXT) -> str:
 
 def count(value: Any) -> int:
     """Return a number that is not negative; 0 for anything else."""
-    return value if isinstance(value, int) and value >= 0 else 0
+    return max(value, 0) if isinstance(value, int) else 0

@@ -180,7 +180,7 @@ def _diagnosis(kind: str, pod: PodState, rank: int | None, cause: str) -> Diagno
         kind,
         pod.name,
         rank,
-        f"{cause}{f' ({short(pod.message, 200)})' if pod.message else ''}",
+        f"{cause}{f' ({short(pod.message)})' if pod.message else ''}",
         f"{seen}{f': {pod.message}' if pod.message else ''}"
         + (f", on {pod.node}" if pod.node else ""),
         remedies.of(f"kubernetes/{kind}"),
