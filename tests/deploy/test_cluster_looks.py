@@ -16,7 +16,7 @@ from kimi_nb.params import load
 from kimi_nb.plan import build
 
 PLAN = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
-CONTEXT = cluster_looks.said(PLAN).context
+CONTEXT = PLAN.request.site.kubernetes.context
 DEVICE = "huawei.com/Ascend910"
 CONTEXTS = "config get-contexts -o name"
 SETS = "get --raw /apis/leaderworkerset.x-k8s.io"

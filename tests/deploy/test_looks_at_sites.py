@@ -73,7 +73,11 @@ def healthy(node, argv):
     """What a good node says."""
     if argv[-2:] == ["-vnic", "-g"]:
         return 0, f"vnic ipaddr:{address(node, argv[2])}\nvnic netmask:255.255.0.0"
-    said = {"npu-smi": "OK", "ping": "2 received, 0% packet loss", "hccn_tool": "UP Success switch[0]"}
+    said = {
+        "npu-smi": "OK",
+        "ping": "2 received, 0% packet loss",
+        "hccn_tool": "UP Success switch[0]",
+    }
     said["hccn_tool"] += " 3 received, 0.00% packet loss"
     return 0, said.get(argv[0], "Version=25 files in address room 0\n")
 

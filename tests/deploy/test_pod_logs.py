@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import types
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from kimi_nb.plan import build
 
 PLAN = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
 POD, OTHER = "kimi-decode-0", "kimi-prefill-0"
-NAMES = pod_logs.name_of(PLAN, "kimi-router", "kimi-weights")
 WORDS = [
     "logs", "-l", "a=b", "--prefix", "--timestamps", "--tail=-1", "--max-log-requests=9",
     "--ignore-errors", "--limit-bytes=16777216",
@@ -50,7 +50,8 @@ class Site:
         self.logs = self.process()
 
     def process(self) -> PodLogs:
-        return PodLogs(PLAN, self.root, self.pods, "a=b", 9, NAMES)
+        names = pod_logs.name_of(PLAN, "kimi-router", "kimi-weights")
+        return PodLogs(PLAN, self.root, self.pods, "a=b", 9, names)
 
     def read(self, *lines: str) -> list[str]:
         """Read these lines; return what kubectl was asked beyond the usual."""
@@ -127,13 +128,14 @@ def test_what_is_no_line_of_a_pod_is_left_out(text):
 
 
 def test_the_names_of_copies():
-    assert [NAMES(pod) for pod in (POD, "kimi-router-6c8f-x", "kimi-weights-k7")] == [
+    names = pod_logs.name_of(PLAN, "kimi-router", "kimi-weights")
+    assert [names(pod) for pod in (POD, "kimi-router-6c8f-x", "kimi-weights-k7")] == [
         f"{POD} engines",
         "router",
         "weights",
     ]
     for pod in ("kimi-router", "kimi-routers-x", "kimi-weights", "x", "", "..", f"{POD}-0"):
-        assert NAMES(pod) == ""
+        assert names(pod) == ""
 
 
 # Reading --------------------------------------------------------------------------------------
@@ -185,7 +187,19 @@ def test_a_pod_that_is_silent_for_long_does_not_bring_the_others_again(site):
     assert site.read() == ["--since-time=2026-01-01T09:59:30Z"]
 
 
+def test_the_time_zone_of_this_machine_does_not_matter(site, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        site.read(line("a", at="12:00:00"))
+        assert site.read() == ["--since-time=2026-01-01T12:00:00Z"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_a_cluster_that_does_not_answer_is_told_until_it_does(site):
+    assert site.logs.silent == ""
     site.read(line("a"))
     site.pods.says = KubectlError("no answer in 60 s")
     site.logs.read(now=True)
@@ -233,11 +247,14 @@ def test_another_process_reads_the_same_pod_afresh(site):
     assert site.written() == {copy(POD): "one\ntwo\nthree\nfour\n"}
 
 
-def test_a_pod_that_begins_with_a_bar_of_progress_is_the_same_again(site):
+@pytest.mark.parametrize(
+    "first", ["10%\r20%\rdone", "ends with a space ", "ends with an X", "", "\r"]
+)
+def test_a_pod_is_the_same_again_however_its_first_line_ends(first, site):
     for _ in range(2):
         site.logs = site.process()
-        site.read(line("10%\r20%\rdone"), line("two"))
-    assert site.written() == {copy(POD): "10%\r20%\rdone\ntwo\n"}
+        site.read(line(first), line("two"))
+    assert site.written() == {copy(POD): f"{first}\ntwo\n"}
 
 
 def test_the_log_of_another_pod_stands_beside(site):

@@ -38,9 +38,8 @@ def lines(text: str) -> Iterator[tuple[str, Moment, str]]:
     for line in text.split("\n"):
         found = _LINE.fullmatch(line)
         if found:
-            zone = "+00:00" if found["zone"] == "Z" else found["zone"]
             try:
-                second = datetime.fromisoformat(found["second"] + zone).timestamp()
+                second = datetime.fromisoformat(found["second"] + found["zone"]).timestamp()
             except ValueError:
                 continue
             yield found["pod"], (second, int((found["part"] or "").ljust(9, "0"))), found["text"]
@@ -62,7 +61,7 @@ class PodLogs(Logs):
         names: Callable[[str], str],
     ) -> None:
         super().__init__(plan, root)
-        self._root, self._kubectl, self._selector = root, kubectl, selector
+        self._kubectl, self._selector = kubectl, selector
         self._most, self._names = most, names
         self._next = 0.0
         self._last: dict[str, Moment] = {}
