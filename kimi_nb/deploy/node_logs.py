@@ -25,6 +25,7 @@ from kimi_nb.service import readiness
 LOST = 255  # the exit code of ssh for an unreachable node
 _PIECES = 4096  # polls for one reading, at the most
 _BACK = 4096  # bytes before a piece that are searched for secrets again
+_ROUTER_LOG = "router.log"
 _LOST = 5  # polls without an answer after which a node counts as lost
 
 
@@ -73,7 +74,7 @@ class NodeLogs(Logs):
         router = self._target.plan.router
         copies = [*(self._target.log_folder / node).glob("*.log")]
         if router is not None and router.node == node:
-            copies += [path for path in [self._copy(node, "router.log")] if path.exists()]
+            copies += [path for path in [self._copy(node, _ROUTER_LOG)] if path.exists()]
         return "\n".join(f"{path.name} {path.stat().st_size}" for path in copies)
 
     def begin(self, nodes: Iterable[str]) -> None:
@@ -121,10 +122,12 @@ class NodeLogs(Logs):
         """
         if line.thing == "log":
             piece = node_facts.log(line.text)
+            if piece.name == _ROUTER_LOG:
+                self._check_router(node)
             path = self._copy(node, piece.name)
             if not path.exists() and len(list(path.parent.glob("*.log"))) >= node_facts.LOGS:
                 raise ValueError(f"more than {node_facts.LOGS} logs")
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             anew = path.exists() and piece.begin < path.stat().st_size
             if anew and not log_copies.set_aside(path):
                 raise ValueError(f"it has begun anew more than {log_copies.MOST} times")
@@ -136,6 +139,8 @@ class NodeLogs(Logs):
         if line.thing == "memory":
             self.memory[node] = node_facts.kilobytes(line.text)
         elif line.thing in ("engines", "router", *readiness.STORE):
+            if line.thing == "router":
+                self._check_router(node)
             key = readiness.ROUTER if line.thing == "router" else f"{node} {line.thing}"
             program = node_facts.program(line.text)
             if program.runs:
@@ -149,9 +154,15 @@ class NodeLogs(Logs):
                 self.states[node] = "starting" if program.runs else f"ended {program.code}"
         return False
 
+    def _check_router(self, node: str) -> None:
+        """Refuse what a node says of the router of another one, whose log and end it could hide."""
+        router = self._target.plan.router
+        if router is None or router.node != node:
+            raise ValueError("the router is not on this node")
+
     def _copy(self, node: str, name: str) -> Path:
         return (
             file_of(self._target.root, readiness.ROUTER)
-            if name == "router.log"
+            if name == _ROUTER_LOG
             else self._target.log_folder / node / name
         )

@@ -32,8 +32,8 @@ def way_out(error: str, others: bool) -> str:
         ("does not match", "host-key-changed"),
         ("found in known_hosts", "host-key-unknown"),
         ("Authentication", "key-refused"),
-        ("key", "key-file"),
+        (r"(?<![\w-])key(?![\w-])", "key-file"),  # not in the name of a host
     ):
-        if words in error:
+        if re.search(words, error):
             return remedies.of(f"reach/{cause}")
     return remedies.of("reach/one-node" if others else "reach/every-node")

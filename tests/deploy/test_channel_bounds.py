@@ -18,6 +18,7 @@ class Channel:
         self._connection, self._pieces = connection, pieces
 
     def recv(self, nbytes: int) -> bytes:
+        assert nbytes > 0
         return b"" if self._connection.ended else next(self._pieces, b"")
 
     recv_stderr = recv
@@ -28,7 +29,8 @@ class Connection:
 
     ended = False
 
-    def open_channel(self, pieces: Iterator[bytes]) -> Channel:
+    def open_channel(self, pieces: Iterator[bytes], window_size: int = 0) -> Channel:
+        self.window_size = window_size
         return Channel(self, pieces)
 
     def close(self) -> None:
@@ -50,6 +52,12 @@ def test_what_prints_without_an_end_is_ended(reader, piece):
     read = reader(channel, "rb").read()
     assert len(read) == (10_000 if piece[:1] == b"x" else 500)
     assert told == ["flooded"] and connection.ended
+
+
+def test_a_channel_is_opened_as_the_caller_says():
+    connection, _ = held(10, 500)
+    assert connection.open_channel(iter([b"a"]), window_size=7).recv(1) == b"a"
+    assert connection.window_size == 7
 
 
 def test_both_streams_of_an_answer_count_together():

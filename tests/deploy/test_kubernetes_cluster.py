@@ -15,7 +15,13 @@ from kimi_nb.bundle import scripts, writer
 from kimi_nb.cli import main as cli
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy import journal, lifecycle
-from kimi_nb.deploy.kubernetes import cluster_looks, kubectl, pod_logs, pod_states
+from kimi_nb.deploy.kubernetes import (
+    cluster_looks,
+    kubectl,
+    pod_logs,
+    pod_states,
+    port_forwards,
+)
 from kimi_nb.deploy.kubernetes import pod_deployment as module
 from kimi_nb.deploy.kubernetes.pod_deployment import PodDeployment
 from kimi_nb.deploy.steps import StepFailed
@@ -570,7 +576,8 @@ def test_an_engine_that_ends_has_its_exit_code(world, tmp_path):
 
 
 @pytest.mark.long
-def test_a_forward_that_cannot_start_is_named(world, tmp_path):
+def test_a_forward_that_cannot_start_is_named(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(port_forwards, "_PAUSE", 0.1)
     made = target(tmp_path)
     to(made, "pods")
     log = tmp_path / "taken"

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from kimi_nb.bundle.kubernetes import pod_template
-from kimi_nb.core.errors import short
+from kimi_nb.deploy.kubernetes.api_values import table, tables, text
 from kimi_nb.deploy.kubernetes.kubectl import Kubectl, KubectlError
 from kimi_nb.deploy.steps import Change
 from kimi_nb.diagnose import remedies
@@ -111,7 +111,7 @@ def _unreached(kubectl: Kubectl) -> Diagnosis | None:
     """Return why the cluster cannot be asked at all."""
     known = kubectl.run("config", "get-contexts", "-o", "name").split()
     if kubectl.context not in known:
-        there = ", ".join(short(one, 60) for one in known[:_SHOWN]) or "none"
+        there = ", ".join(text(one, 60) for one in known[:_SHOWN]) or "none"
         return diagnosis(
             "no-context",
             kubectl.context,
@@ -140,11 +140,7 @@ def _sets(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis]:
         wanted.append((MONITORS, "PodMonitor", "no-monitors"))
     for group, kind, name in wanted:
         answer = kubectl.raw(f"/apis/{group}")
-        versions = [
-            str(one.get("version"))
-            for one in (answer or {}).get("versions") or ()
-            if isinstance(one, dict)
-        ]
+        versions = [text(one.get("version"), 60) for one in tables(table(answer).get("versions"))]
         if "v1" not in versions:
             there = f"only {', '.join(versions[:_SHOWN])}" if versions else "nothing of it"
             yield diagnosis(
@@ -215,7 +211,7 @@ def _rights(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis]:
         if len(words) in (3, 4) and words[-1] != "true":
             denied.setdefault("/".join(words[1:-1]), []).append(words[0])
     if denied:
-        rows = [f"{', '.join(verbs)} {what}" for what, verbs in denied.items()]
+        rows = [text(f"{', '.join(verbs)} {what}", 100) for what, verbs in denied.items()]
         yield diagnosis(
             "no-rights",
             kubectl.context,
@@ -236,7 +232,7 @@ def _nodes(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis | Change]:
     except KubectlError as error:
         yield _unseen(kubectl, error, "nodes")
         return
-    nodes = [one for one in answer.get("items") or () if isinstance(one, dict)]
+    nodes = tables(answer.get("items"))
     fit = [one for one in nodes if _offers(one, plan) and _tolerated(one, cluster)]
     chosen = f" with {selector}" if selector else ""
     wanted = f"{plan.devices_per_node} x {cluster.device}"
@@ -247,7 +243,7 @@ def _nodes(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis | Change]:
             kubectl.context,
             f"no node{chosen} offers {cluster.device}",
             f"kubectl get nodes: {len(nodes)} nodes{chosen} offer "
-            f"{', '.join(short(one, 60) for one in offered[:_SHOWN]) or 'no such resource'}",
+            f"{', '.join(text(one, 60) for one in offered[:_SHOWN]) or 'no such resource'}",
         )
     elif len(fit) < len(plan.nodes):
         yield Change(
@@ -258,14 +254,12 @@ def _nodes(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis | Change]:
 
 
 def _allocatable(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    status = node.get("status")
-    found = status.get("allocatable") if isinstance(status, dict) else None
-    return found if isinstance(found, dict) else {}
+    return table(table(node.get("status")).get("allocatable"))
 
 
 def _amount(node: Mapping[str, Any], resource: str) -> int:
-    text = str(_allocatable(node).get(resource, "0"))
-    return int(text) if text.isdecimal() and len(text) < 10 else 0
+    said = str(_allocatable(node).get(resource, "0"))
+    return int(said) if said.isdecimal() and len(said) < 10 else 0
 
 
 def _offers(node: Mapping[str, Any], plan: Plan) -> bool:
@@ -277,9 +271,8 @@ def _offers(node: Mapping[str, Any], plan: Plan) -> bool:
 
 def _tolerated(node: Mapping[str, Any], cluster: Kubernetes) -> bool:
     """Return whether a pod of the site may be put on a node."""
-    spec = node.get("spec")
-    spec = spec if isinstance(spec, dict) else {}
-    taints = [one for one in spec.get("taints") or () if isinstance(one, dict)]
+    spec = table(node.get("spec"))
+    taints = tables(spec.get("taints"))
     return not spec.get("unschedulable") and all(
         taint.get("effect") not in ("NoSchedule", "NoExecute")
         or any(
@@ -311,7 +304,7 @@ def _secrets(plan: Plan, kubectl: Kubectl) -> Iterator[Diagnosis | Change]:
                 continue
             keys, seen = (), "NotFound"
         else:
-            seen = f"its keys are {', '.join(short(one, 60) for one in keys[:_SHOWN]) or 'none'}"
+            seen = f"its keys are {', '.join(text(one, 60) for one in keys[:_SHOWN]) or 'none'}"
             if not key or key in keys:
                 continue
         yield diagnosis(

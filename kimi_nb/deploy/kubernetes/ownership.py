@@ -19,12 +19,11 @@ from typing import Any
 
 from kimi_nb.bundle.kubernetes import pod_template
 from kimi_nb.core import evidence
-from kimi_nb.core.errors import short
 from kimi_nb.deploy.kubernetes import cluster_looks, pod_states
+from kimi_nb.deploy.kubernetes.api_values import table, tables, text
 from kimi_nb.deploy.kubernetes.kubectl import Kubectl, KubectlError
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
-from kimi_nb.show import visible
 
 _MANAGED = "app.kubernetes.io/managed-by"
 _SHOWN = 8
@@ -83,23 +82,21 @@ class Ownership:
     def strangers(self, files: Path) -> Diagnosis | None:
         """Return which objects of the names in a kustomization somebody else has made."""
         answer = self._kubectl.json("get", "--ignore-not-found", "-k", str(files))
-        there = answer.get("items") if "items" in answer else [answer] if answer else []
-        names = [
-            f"{one.get('kind', '')}/{meta.get('name', '')}"
-            for one in there or ()
-            if isinstance(one, dict)
-            and isinstance(meta := one.get("metadata"), dict)
-            and (meta.get("labels") or {}).get(_MANAGED) != self._labels[_MANAGED]
-        ]
+        there = tables(answer.get("items") if "items" in answer else [answer] if answer else [])
+        names = [_name(one) for one in there if not self._made(one)]
         if not names:
             return None
         return cluster_looks.diagnosis(
             "not-ours",
             self._kubectl.context,
             f"namespace {self._kubectl.namespace} has objects of these names that kimi-nb has not made",
-            f"without the label {_MANAGED}={self._labels[_MANAGED]}: "
-            + ", ".join(visible(short(name, 80)) for name in names[:_SHOWN]),
+            f"without the label {_MANAGED}={self._labels[_MANAGED]}: " + ", ".join(names[:_SHOWN]),
         )
+
+    def _made(self, one: Mapping[str, Any]) -> bool:
+        """Return whether an object says that kimi-nb has made it."""
+        labels = table(table(one.get("metadata")).get("labels"))
+        return labels.get(_MANAGED) == self._labels[_MANAGED]
 
     def delete(self) -> list[str]:
         """Delete all objects with our labels but the claims of weights and name; return their names."""
@@ -127,12 +124,12 @@ def told(held: Mapping[str, str]) -> str:
     return f"run {run} of {who} since {since} ({plan})"
 
 
+def _name(one: Mapping[str, Any]) -> str:
+    return text(f"{one.get('kind', '')}/{table(one.get('metadata')).get('name', '')}", 80)
+
+
 def _texts(data: Any) -> dict[str, str]:
     """Return the entries of a ConfigMap that are texts, on one line each."""
-    if not isinstance(data, dict):
-        return {}
     return {
-        str(key): visible(short(" ".join(value.split()), 100))
-        for key, value in data.items()
-        if isinstance(value, str)
+        str(key): text(value, 100) for key, value in table(data).items() if isinstance(value, str)
     }

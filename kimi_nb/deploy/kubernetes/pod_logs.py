@@ -38,9 +38,8 @@ def lines(text: str) -> Iterator[tuple[str, Moment, str]]:
     for line in text.split("\n"):
         found = _LINE.fullmatch(line)
         if found:
-            zone = "+00:00" if found["zone"] == "Z" else found["zone"]
             try:
-                second = datetime.fromisoformat(found["second"] + zone).timestamp()
+                second = datetime.fromisoformat(found["second"] + found["zone"]).timestamp()
             except ValueError:
                 continue
             yield found["pod"], (second, int((found["part"] or "").ljust(9, "0"))), found["text"]
@@ -62,7 +61,7 @@ class PodLogs(Logs):
         names: Callable[[str], str],
     ) -> None:
         super().__init__(plan, root)
-        self._root, self._kubectl, self._selector = root, kubectl, selector
+        self._kubectl, self._selector = kubectl, selector
         self._most, self._names = most, names
         self._next = 0.0
         self._last: dict[str, Moment] = {}
@@ -133,7 +132,7 @@ def _make_way(path: Path, first: str) -> bool:
     The first reading of a process brings the whole log. Returns False if there was no room for
     another pod's copy, which is then removed: what the pod says now is wanted more.
     """
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         same = file.readline().rstrip("\n") == first
     kept = not same and log_copies.set_aside(path)
     if not kept:

@@ -1,7 +1,6 @@
 """Read what the API server says of pods: which run, which are ready, and which never will be.
 
-Everything is pure: the JSON of kubectl in, values out. What a cluster says is data of strangers:
-what has another form than expected counts as not said.
+Everything is pure: the JSON of kubectl in, values out.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb.core.errors import short
+from kimi_nb.deploy.kubernetes.api_values import NAME, count, table, tables, text
 from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
-from kimi_nb.show import visible
 
 COMPONENT = "app.kubernetes.io/component"
-_NAME, _TEXT = 253, 600  # characters of a name and of a message
 # Reasons for which a container waits, and does not start by waiting longer.
 _NEVER = {
     "ImagePullBackOff": "image-not-pulled",
@@ -72,17 +70,17 @@ class PodState:
 
 def pods(answer: Mapping[str, Any]) -> tuple[PodState, ...]:
     """Return the pods in the answer to ``kubectl get pods -o json``."""
-    return tuple(_pod(one) for one in _tables(answer.get("items")))
+    return tuple(_pod(one) for one in tables(answer.get("items")))
 
 
 def _pod(one: Mapping[str, Any]) -> PodState:
-    meta, spec, status = (_table(one.get(key)) for key in ("metadata", "spec", "status"))
-    containers = _tables(status.get("containerStatuses"))
+    meta, spec, status = (table(one.get(key)) for key in ("metadata", "spec", "status"))
+    containers = tables(status.get("containerStatuses"))
     first = containers[0] if containers else {}
-    state = _table(first.get("state"))
-    waiting, ended = _table(state.get("waiting")), _table(state.get("terminated"))
-    last = _table(_table(first.get("lastState")).get("terminated"))
-    conditions = {_text(each.get("type")): each for each in _tables(status.get("conditions"))}
+    state = table(first.get("state"))
+    waiting, ended = table(state.get("waiting")), table(state.get("terminated"))
+    last = table(table(first.get("lastState")).get("terminated"))
+    conditions = {text(each.get("type")): each for each in tables(status.get("conditions"))}
     scheduled = conditions.get("PodScheduled", {})
     unscheduled = scheduled if scheduled.get("status") == "False" else {}
     # A container that is started again and again tells of its end only in its last state.
@@ -92,15 +90,15 @@ def _pod(one: Mapping[str, Any]) -> PodState:
     told = (status, over, waiting) if over.get("reason") == OOM else (status, waiting, over)
     said = [one for one in (*told, unscheduled) if one.get("reason")]
     return PodState(
-        name=_text(meta.get("name"), _NAME),
-        uid=_text(meta.get("uid"), _NAME),
-        component=_text(_table(meta.get("labels")).get(COMPONENT), _NAME),
-        phase=_text(status.get("phase"), _NAME),
-        node=_text(spec.get("nodeName"), _NAME),
+        name=text(meta.get("name"), NAME),
+        uid=text(meta.get("uid"), NAME),
+        component=text(table(meta.get("labels")).get(COMPONENT), NAME),
+        phase=text(status.get("phase"), NAME),
+        node=text(spec.get("nodeName"), NAME),
         ready=conditions.get("Ready", {}).get("status") == "True",
-        restarts=_count(first.get("restartCount")),
-        reason=_text(said[0].get("reason"), _NAME) if said else "",
-        message=_text(next((each["message"] for each in said if each.get("message")), "")),
+        restarts=count(first.get("restartCount")),
+        reason=text(said[0].get("reason"), NAME) if said else "",
+        message=text(next((each["message"] for each in said if each.get("message")), "")),
         code=code if isinstance(code, int) and not isinstance(code, bool) else None,
         leaving="deletionTimestamp" in meta,
     )
@@ -134,12 +132,12 @@ def waits(pod: PodState, rank: int | None = None) -> Diagnosis | None:
 
 def marks(answer: Mapping[str, Any]) -> frozenset[str]:
     """Return what tells each event in the answer to ``kubectl get events -o json`` from later ones."""
-    return frozenset(map(_mark, _tables(answer.get("items"))))
+    return frozenset(map(_mark, tables(answer.get("items"))))
 
 
 def _mark(event: Mapping[str, Any]) -> str:
     """Return a text that changes when the same event comes again."""
-    meta = _table(event.get("metadata"))
+    meta = table(event.get("metadata"))
     return repr(
         (meta.get("uid"), event.get("count"), event.get("lastTimestamp"), event.get("series"))
     )
@@ -154,23 +152,23 @@ def refused(
     older. A quota is refused so, and an admission webhook.
     """
     names, out = tuple(owners), {}
-    for one in _tables(answer.get("items")):
-        about, text = _table(one.get("involvedObject")), _text(one.get("message"))
-        owner = _text(about.get("name"), _NAME)
+    for one in tables(answer.get("items")):
+        about, said = table(one.get("involvedObject")), text(one.get("message"))
+        owner = text(about.get("name"), NAME)
         mine = any(owner == name or owner.startswith(f"{name}-") for name in names)
         if (
             mine
             and _mark(one) not in known
             and one.get("reason") == "FailedCreate"
-            and "already exists" not in text
+            and "already exists" not in said
         ):
-            kind = "quota" if "exceeded quota" in text else "refused"
+            kind = "quota" if "exceeded quota" in said else "refused"
             out[owner, kind] = Diagnosis(
                 kind,
                 owner,
                 None,
-                f"{_text(about.get('kind'), _NAME)} {owner} may not create its pods",
-                f"kubectl get events: FailedCreate: {text}",
+                f"{text(about.get('kind'), NAME)} {owner} may not create its pods",
+                f"kubectl get events: FailedCreate: {said}",
                 remedies.of(f"kubernetes/{kind}"),
             )
     return tuple(out.values())
@@ -182,25 +180,8 @@ def _diagnosis(kind: str, pod: PodState, rank: int | None, cause: str) -> Diagno
         kind,
         pod.name,
         rank,
-        f"{cause}{f' ({short(pod.message, 200)})' if pod.message else ''}",
+        f"{cause}{f' ({short(pod.message)})' if pod.message else ''}",
         f"{seen}{f': {pod.message}' if pod.message else ''}"
         + (f", on {pod.node}" if pod.node else ""),
         remedies.of(f"kubernetes/{kind}"),
     )
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _tables(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _text(value: Any, most: int = _TEXT) -> str:
-    """Return a text on one line, without what a terminal would obey."""
-    return visible(short(" ".join(value.split()), most)) if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0

@@ -25,7 +25,8 @@ from kimi_nb.diagnose.first_failure import Diagnosis
 
 _IN_A_BLOCK = 250
 _SHORT = 3.0  # seconds: a forward that ends within them has never worked
-_TRIES = 5
+_TRIES = 5  # starts in a row that end so
+_PAUSE = 1.0  # seconds before the next start, times those that have ended so
 _LAST = 300  # characters of its log that are shown
 
 
@@ -40,6 +41,7 @@ class Forwards:
         self._addresses: dict[str, str] = {}
         self._begun: dict[str, float] = {}
         self._tries: dict[str, int] = {}
+        self._due: dict[str, float] = {}  # when what has ended is started again
 
     def to(self, target: str, ports: Sequence[int]) -> str:
         """Return the address at which a pod or service is reached; a second call starts nothing."""
@@ -55,8 +57,11 @@ class Forwards:
         if self._programs is None:
             return None
         for target, code in self._programs.ended().items():
-            lived = time.monotonic() - self._begun[target]
-            self._tries[target] = self._tries.get(target, 0) + 1 if lived < _SHORT else 0
+            now = time.monotonic()
+            if target not in self._due:  # it has ended since the last look
+                short = now - self._begun[target] < _SHORT
+                self._tries[target] = self._tries.get(target, 0) + 1 if short else 0
+                self._due[target] = now + _PAUSE * self._tries[target]
             if self._tries[target] >= _TRIES:
                 text = self._log(target).read_text(encoding="utf-8", errors="replace")
                 said = text.strip()[-_LAST:]
@@ -66,7 +71,7 @@ class Forwards:
                     f"{target} cannot be reached from here: kubectl port-forward ends with {code}",
                     f"{self._log(target).name}: {said or 'nothing was said'}",
                 )
-            if time.monotonic() - self._begun[target] > self._tries[target]:
+            if now >= self._due[target]:
                 self._start(target)
         return None
 
@@ -75,6 +80,7 @@ class Forwards:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._programs = Programs(self._folder / "supervisor.log")
         self._begun[target] = time.monotonic()
+        self._due.pop(target, None)
         pairs = [f"{port}:{port}" for port in self._ports[target]]
         self._programs.start(
             target,

@@ -14,6 +14,7 @@ from typing import Any
 
 from kimi_nb.bundle.kubernetes import pod_template
 from kimi_nb.deploy.kubernetes import cluster_looks
+from kimi_nb.deploy.kubernetes.api_values import table, tables
 from kimi_nb.deploy.kubernetes.kubectl import Kubectl
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
@@ -73,9 +74,5 @@ class WeightsJob:
         return cluster_looks.diagnosis("download", name, cause, f"{file}: {line}")
 
     def _condition(self, name: str) -> bool:
-        status = self._job.get("status")
-        conditions = status.get("conditions") if isinstance(status, dict) else None
-        return any(
-            isinstance(one, dict) and one.get("type") == name and one.get("status") == "True"
-            for one in conditions or ()
-        )
+        conditions = tables(table(self._job.get("status")).get("conditions"))
+        return any(one.get("type") == name and one.get("status") == "True" for one in conditions)

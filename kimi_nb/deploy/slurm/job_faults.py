@@ -52,13 +52,13 @@ def word(state: JobState, code: int) -> str:
 
 def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
     """Describe a job that ended without doing its work, or that will never run."""
-    means, remedy = _ENDS.get(state.state, f"ended as {state.state}"), f"job/{state.state}"
+    means, remedy = _ENDS.get(state.state), f"job/{state.state}"
     if state.state == "FAILED":
         remedy = "job/ended"
     if state.state == "PENDING":
         means = "will never run: {reason}"
     elif state.done:
-        means, remedy = "ended by itself, and it has to serve", "job/unclear"
+        means = "ended by itself, and it has to serve"
     elif state.reason == "DependencyNeverSatisfied":
         means = "was cancelled by SLURM: the job before it did not do its work"
         remedy = "job/dependency"
@@ -69,6 +69,8 @@ def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
         "mem": option(job, "mem"),
         "time": option(job, "time"),
     }
+    # What is not ours may have braces.
+    end = f"ended as {state.state}" if means is None else means.format(**words)
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     seen = f"{state.state}, reason {state.reason or 'none'}"
     if state.state not in ("PENDING", GONE):
@@ -77,7 +79,7 @@ def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
         f"job-{state.state.lower().replace('_', '-')}",
         state.node or "SLURM",
         None,
-        f"job {state.id} ({state.job_name}, jobs/{job.file}) " + means.format(**words),
+        f"job {state.id} ({state.job_name}, jobs/{job.file}) {end}",
         f"{seen}; {last}",
         remedies.first((remedy, "job/unclear"), **words),
     )
