@@ -45,10 +45,11 @@ _CASCADE = re.compile(
     r"All connection attempts failed|attempts failed for|Notify register times out|"
     r"error sending request for url|no (?:healthy|available) (?:worker|upstream)|connection refused|"
     r"RPC call to \w+ timed out|Timed out waiting for engine core|5070(?:46|47|48)\b|"
-    r"ncclRemoteError|EngineGenerateError|Connection closed by|Server error '5\d\d "
+    r"ncclRemoteError|^EOFError$|EngineGenerateError|Connection closed by|Server error '5\d\d "
 )
 _EXIT = re.compile(
-    r"^rank \d+ failed: exit code|tasks? [\d,-]+: Exited with exit code [1-9]|exited with code [1-9]\d?\b|ended with exit code [1-9]"
+    r"^rank \d+ failed: exit code|tasks? [\d,-]+: Exited with exit code [1-9]|exited with code [1-9]\d?\b|ended with exit code [1-9]|"
+    r"\bnoticed that process rank \d+|^= +(?:RANK \d+ PID|KILLED BY SIGNAL)"
 )
 # Whoever stops a node may reach a rank before its launcher: the rank has ended, and not failed.
 _STOPPED = re.compile(r"^rank \d+ failed: signal SIG(?:TERM|INT|HUP)\b")

@@ -44,6 +44,11 @@ _IN_LINE = re.compile(
     r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
 )
 _IGNORED = "Exception ignored in"
+_DIED = "died unexpectedly"
+# The process that Ray names where it says that a worker died.
+_LOST = re.compile(r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)")
+# Above the frames of a thread, the innermost of which stands first, when a process aborts.
+_STACK = re.compile(r"(?:(?P<mine>Current thread|Stack)|Thread)\b.*\(most recent call first\)")
 _CAUSED = "direct cause of the following exception"
 _HANDLED = "During handling of the above exception"
 # What an exception says only of others: the next one in the chain is the one that counts.
@@ -120,6 +125,8 @@ class Event:
     _framed: str = ""  # the level at which its frames are written
     _inside: bool = False
     _link: str = ""
+    _moved_on: bool = False  # whether its program has begun another record since
+    _stack: bool | None = None  # whether the frames are those of the thread that aborted
 
     @property
     def first(self) -> Line:
@@ -255,6 +262,8 @@ class Events:
         if match is not None:
             self._keys.add(match.key)
             event.matches.append(match)
+        if lost := _LOST.search(said.text):
+            event.remote = f"|{lost['ip']}|{lost['pid']}"
         event.harmless = gravity.why_harmless(said)
         opened = _TRACEBACK.search(said.text)
         # Where several processes speak at once, other lines stand between.
@@ -266,7 +275,7 @@ class Events:
             and before is not None
             and not before.raised
             and not before._inside
-            and not gravity.DEATH.search(before.said.text)
+            and not _ends(before)
             and before.said.process in ("", said.process)
             and before.said.grammar not in gravity.LIBRARIES
             and line.number - before.lines[-1].number <= near
@@ -310,16 +319,21 @@ class Events:
             self._left = _TRACE
             return True
         if _TRACEBACK.search(text):
-            again = event._link or event._inside or (event.raised and not event.raised[-1].text)
+            wordless = bool(event.raised) and not event.raised[-1].text and not event._moved_on
+            again = event._link or event._inside or wordless
             if again and not said.calm:
                 event._inside = True
                 self._left = _TRACE
                 return True
             return False
+        if stack := _STACK.match(text):
+            event._stack, event._inside = bool(stack["mine"]), True
+            event.frames = [] if event._stack else event.frames
+            return True
         frame = _FRAME.match(text)
         if frame:
             event._inside, event._framed = True, said.level
-            event.frames = [*event.frames[-_FRAMES + 1 :], frame["path"]]
+            event.frames = _with(event, frame["path"])
             self._left = _TRACE
             return True
         if event._inside:
@@ -368,7 +382,7 @@ class Events:
             return False
         # What Ray passes on says itself, below, what it is.
         if not event.raised or _HOLLOW.search(event.raised[-1].type):
-            found = _NAMED.match(text)
+            found = _NAMED.match(text) if not _ends(event) else None
             if found and _of_one(said, event.said):
                 event.raised.append(_raised(found, line, text))
                 event.lines.append(line)
@@ -376,7 +390,11 @@ class Events:
                 return True
         if said.process and not _of_one(said, event.said):
             return False
-        if (said.level and not record) or gravity.native(text) or _NAMED.match(text):
+        if said.grammar == "sglang" and not _sums_up(event, text):
+            event._moved_on = True
+            return False
+        native = gravity.native(text) and not _sums_up(event, text)
+        if (said.level and not record) or native or _NAMED.match(text):
             return False
         self._says_native(event, said, line)
         if event.rank is None:
@@ -403,6 +421,26 @@ class Events:
                 " ".join((event.said.source, event.said.text, *event.frames[-4:]))
             ):
                 event.harmless = "refused"
+
+
+def _ends(event: Event) -> bool:
+    """Return whether an event tells how another process ended: what is raised below only follows."""
+    return bool(gravity.DEATH.search(event.texts)) or _DIED in event.said.text
+
+
+def _sums_up(event: Event, text: str) -> bool:
+    """Return whether a line tells only how the process ended whose end an event tells already."""
+    before = event.said.text
+    return ("is dead" in before and text.startswith("Exit code: ")) or (
+        before.startswith("*** SIG") and text.startswith("Fatal Python error: ")
+    )
+
+
+def _with(event: Event, path: str) -> list[str]:
+    """Return the files of an event's innermost frames with one more, the innermost last."""
+    if event._stack is None:
+        return [*event.frames[-_FRAMES + 1 :], path]
+    return [path, *event.frames] if event._stack and len(event.frames) < _FRAMES else event.frames
 
 
 def _tells_place(event: Event, text: str) -> bool:

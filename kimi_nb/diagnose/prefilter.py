@@ -47,8 +47,8 @@ ERRORS = (
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
     r"terminate called|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
     r"^Failed: (?:CUDA|Assertion) error |: Assertion `.*' failed\.",
-    "Memory access fault|MPI_ABORT|A worker died|Xid|Resource temporarily unavailable",
-    r"exit ?[cC]ode:? *-?[1-9]|\bsignal (?:[1-9]|SIG)|fatal error: ",
+    r"Memory access fault|MPI_ABORT|^Abort\(\d+\) on node|^= +RANK \d+ PID|A worker died|Xid|Resource temporarily unavailable",
+    r"[Ee]xit ?[cC]ode:? *-?[1-9]|is dead|marked dead|\bsignal (?:[1-9]|SIG)|fatal error: ",
 )
 RANKS = process_ranks.TOLD
 SERVES = "Application startup complete"
