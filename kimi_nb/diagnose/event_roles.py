@@ -28,7 +28,7 @@ _WRAPPER = re.compile(
     r"BackendCompilerFailed\.__init__|ProcessRaisedException|(?:^|Error: )DownloadError|"
     r"ERR\d{5} |^\[Error\]: |DIST internal error|Scheduler hit an exception|terminate called after|"
     r"ActorDiedError|RayActorError|died unexpectedly|died, exit code|"
-    r"[Ww]atchdog thread terminated with exception(?!: (?:CUDA|HIP) error)|Process received signal|with errorcode|"
+    r"[Ww]atchdog thread terminated with exception(?!: (?:CUDA|HIP) error|: ?$)|Process received signal|with errorcode|"
     r"Aborted|\*\*\* SIGABRT received|Rank 0 scheduler is dead|Exception in ASGI application|resource_tracker|"
     r"Uncaught exception|(?:^|: )worker died$|Error getting async model runner output|"
     r"failed to load model|sample init resource failed|An error occurred while loading|"

@@ -125,6 +125,7 @@ class Event:
     _framed: str = ""  # the level at which its frames are written
     _inside: bool = False
     _link: str = ""
+    _indent: str = ""  # before its lines, as of a quotation
     _moved_on: bool = False  # whether its program has begun another record since
     _stack: bool | None = None  # whether the frames are those of the thread that aborted
 
@@ -257,6 +258,7 @@ class Events:
         if len(self.all) >= _MOST and (match is None or match.key in self._keys):
             return Event(said, [line], harmless=gravity.why_harmless(said))
         event = Event(said, [line], rank=said.rank, label=said.label)
+        event._indent = line.text[: len(line.text) - len(line.text.lstrip(" "))]
         if said.rank is None and _CANN_BLOCK.match(said.text) and (warned := self._below(line)):
             event.rank, event.label = warned.rank, warned.label
         if match is not None:
@@ -310,7 +312,7 @@ class Events:
 
     def _continues(self, event: Event, said: Said, line: Line) -> bool:
         """Take a line that belongs to an event; return whether it does."""
-        text = said.text
+        text = said.text.removeprefix(event._indent)
         event._traced += 1
         if event._traced > _TRACE:
             return False

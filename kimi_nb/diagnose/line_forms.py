@@ -34,6 +34,7 @@ WRAPPERS = tuple(
     for pattern in (
         r"(?:(?:#033|ESC|\^\[)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
         r"std(?:err|out): ?",
+        rf" +{_SPOKEN}",  # a quotation
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
@@ -53,6 +54,9 @@ WRAPPERS = tuple(
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
+        # a host, as pdsh writes it
+        r"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3}): ?"
+        rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called)",
         # a host, or a service, as programs that start others write it
         rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
@@ -105,7 +109,7 @@ NATIVE = tuple(
         ("torch_npu", rf"\[\d+\] \[{_DAY} {_CLOCK}\] [\w.]+: \[{_LEVEL}\] (?:\[\d+\] )?"),
         (
             "atb",
-            rf"\[{_DAY} {_CLOCK}\] \[(?P<level>trace|debug|info|warn|error|critical)\] \[\d+\] "
+            rf"\[{_DAY} {_CLOCK}\] \[(?P<level>trace|debug|info|warn|error|critical)\] \[(?P<pid>\d+)\] "
             r"(?:\[(?P<source>[\w.]+:\d+)\] )?",
         ),
         (

@@ -191,7 +191,7 @@ def of(line: str) -> Said:
     who = found.speaker
     process = f"{found.node}|{found.ip}|{found.pid or label or rank}" if found.pid or label else ""
     if not process and (found.rank is not None or found.node):
-        process = f"{found.node}||{rank}"
+        process = f"{found.node}||{found.rank}"
     return Said(
         rank,
         label or ("" if rank is None else str(rank)),

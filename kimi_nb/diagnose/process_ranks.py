@@ -16,12 +16,13 @@ import re
 from kimi_nb.diagnose.line_grammar import Said
 
 _MOST = 4096  # processes of one log
-# How a process tells its number among all of its group: vLLM, its parallel state, NCCL; its device:
-# NVSHMEM; and how a launcher tells the number of a process that it names: MPI, torchrun.
+# How a process tells its number among all of its group: vLLM, its parallel state, NCCL, LCCL; its
+# device: NVSHMEM; and how a launcher tells the number of a process that it names: MPI, torchrun.
 TOLD = (
     r"\bworld_size=(?P<world>\d+),? rank=(?P<rank>\d+)",
     r"\brank (?P<rank>\d+) in world size (?P<world>\d+)",
     r"\brank (?P<rank>\d+) n[rR]anks (?P<world>\d+)",
+    r"\brank (?P<rank>\d+)/(?P<world>\d+) running devId:",
     r":\d+:\d+ \[(?P<device>\d+)\] NVSHMEM INFO ",
     r"\bprocess rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)",
     r"\blocal_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)",
