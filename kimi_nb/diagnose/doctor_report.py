@@ -81,10 +81,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Unknown:
-    """The first error lines of a rank for which no cause is known."""
+    """The first error lines of a rank for which no cause is known; ``rank`` as `Finding` has it."""
 
     node: str
-    rank: int | None
+    rank: int | str | None
     devices: tuple[int, ...]
     file: str
     line: int
@@ -305,9 +305,8 @@ def _first(
         found = _unknown(guilty, told, placed)
     named = guilty.event.rank if guilty.event.rank is not None else guilty.rank
     of_node = found.node != guilty.node or attribution.of_node(found.kind)
-    nameless = found.rank is None and not of_node
-    if named is not None and (nameless or _may_be_named(found, guilty.line, placed)):
-        found = replace(found, rank=named)
+    if found.rank is not None or not of_node:
+        found = replace(found, rank=_name(found.rank, named, guilty.line, placed))
     if guilty.accused is not None:
         node = next(
             (source.node for source, _ in seen if source.rank == guilty.accused), found.node
@@ -335,20 +334,29 @@ def _first(
     )
 
 
-def _may_be_named(found: Finding, line: Line, placed: Placed) -> bool:
+def _name(
+    rank: int | str | None, named: int | str | None, line: Line, placed: Placed
+) -> int | str | None:
+    """Return the name of a worker for a rank that is not known, or of which the worker is a part."""
+    if named is not None and (rank is None or _may_be_named(rank, line, placed)):
+        return named
+    return rank
+
+
+def _may_be_named(rank: int | str | None, line: Line, placed: Placed) -> bool:
     """Return whether a rank is only the data parallel one of the line, of which a worker is a part.
 
     A plan, and the file of a rank, count data parallel ranks.
     """
     number = log_lines.rank_of(line.text)
     own = (number, line_grammar.of(line.text).rank)
-    return not placed.engines and line.rank is None and number is not None and found.rank in own
+    return not placed.engines and line.rank is None and number is not None and rank in own
 
 
 def _named(found: Finding, line: Line, placed: Placed) -> Finding:
     """Return a finding with the name of the worker that wrote its line as its rank."""
     said = line_grammar.of(line.text).rank
-    if isinstance(said, str) and _may_be_named(found, line, placed):
+    if isinstance(said, str) and _may_be_named(found.rank, line, placed):
         return replace(found, rank=said)
     return found
 
@@ -372,17 +380,21 @@ def _unknown(guilty: Candidate, told: explanation.Explanation, placed: Placed) -
 
 
 def _all_unknown(seen: Sequence[Sight], placed: Placed) -> tuple[Unknown, ...]:
-    events = [mine for one in seen for mine in one.unknown().values()]
-    when = matching.times([mine[0].time for mine in events])
-    order = sorted(range(len(events)), key=lambda at: (when[at], events[at][0].rank or 0))
-    return tuple(
-        Unknown(
-            mine[0].node,
-            *_who(mine[0], placed),
-            mine[0].file,
-            mine[0].number,
-            mine[0].time,
-            tuple(first_failure.short(line.text) for line in mine),
-        )
-        for mine in (events[at] for at in order)
+    untold = [mine for one in seen for mine in one.unknown()]
+    when = matching.times([mine.lines[0].time for mine in untold])
+    order = sorted(range(len(untold)), key=lambda at: (when[at], untold[at].lines[0].rank or 0))
+    return tuple(_untold(untold[at], placed) for at in order)
+
+
+def _untold(mine: log_summary.Untold, placed: Placed) -> Unknown:
+    line = mine.lines[0]
+    rank, devices = _who(line, placed)
+    return Unknown(
+        line.node,
+        _name(rank, mine.rank, line, placed),
+        devices,
+        line.file,
+        line.number,
+        line.time,
+        tuple(first_failure.short(one.text) for one in mine.lines),
     )

@@ -173,10 +173,27 @@ def test_a_known_failure_names_its_worker_too(tmp_path):
     assert [one.rank for one in report.also] == ["DP1_TP0_EP8"]
 
 
+@pytest.mark.parametrize("name", ["TP3", "DP0_TP3_EP3", "DP1_TP0_EP8"])
+def test_an_error_without_a_known_cause_names_its_worker_too(name, tmp_path):
+    path = tmp_path / "serve.log"
+    path.write_text("\n".join(failing(f"(Worker_{name} pid=400) ")) + "\n")
+    report = doctor.examine(path)
+    assert report.first.rank == name and [one.rank for one in report.unknown] == [name]
+    assert f"{report.unknown[0].node}, rank {name}" in str(report.table().rows)
+
+
+def test_an_error_without_a_known_cause_is_of_the_host_that_ray_names(tmp_path):
+    path = tmp_path / "serve.log"
+    path.write_text("\n".join(failing("(RayWorkerWrapper pid=7, ip=192.0.2.3) ")) + "\n")
+    report = doctor.examine(path)
+    assert [one.rank for one in report.unknown] == [report.first.rank] == ["ip=192.0.2.3"]
+
+
 def test_with_a_plan_and_in_the_log_of_a_rank_its_number_counts(tmp_path):
     plan = build.plan("k2.6", "a3", "pd")
     found = first(tmp_path, *failing("(Worker_DP0_TP3_EP3 pid=400) "), plan=rank_places.of(plan))
     assert found.rank == 0
+    assert doctor.examine(tmp_path, rank_places.of(plan)).unknown[0].rank == 0
     (tmp_path / "rank_0.log").write_text("\n".join(failing("(Worker_DP0_TP3_EP3 pid=400) ")) + "\n")
     (tmp_path / "serve.log").unlink()
     assert doctor.examine(tmp_path).first.rank == 0
