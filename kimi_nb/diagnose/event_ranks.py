@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kimi_nb.diagnose import rank_words
-from kimi_nb.diagnose.events import Event
+from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
 _SHOWN = 20  # last lines of a rank's log that a launcher shows

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from kimi_nb.diagnose import (
     collectives,
+    event_order,
     event_ranks,
     event_roles,
     gravity,
@@ -25,8 +26,9 @@ from kimi_nb.diagnose import (
     repetitions,
     stopping,
 )
+from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.event_roles import Candidate
-from kimi_nb.diagnose.events import Event, Events
+from kimi_nb.diagnose.events import Events
 from kimi_nb.diagnose.matching import Line, Match
 
 _SHOWN = 5  # error lines that are kept of one rank
@@ -199,7 +201,7 @@ def ordered(seen: Iterable[Sight]) -> list[Candidate]:
 
 
 def _ordered(seen: Sequence[Sight]) -> list[Candidate]:
-    return event_roles.ordered(
+    return event_order.ordered(
         [_candidate(event, one.program) for one in seen for event in one.events]
     )
 
