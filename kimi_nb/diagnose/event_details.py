@@ -26,6 +26,8 @@ _SUMS = (
 _PLACE = re.compile(
     r"\s+(?:pid: (?P<pid>\d+)|ip: \[?(?P<ip>[\w.:]+)|(?:class_name|actor_id|name|namespace): )"
 )
+# The actor of Ray in which an exception was raised that another process passes on.
+_ACTOR = re.compile(r"\bray::\S+ \(pid=(?P<pid>\d+), ip=(?P<ip>[\w.:]+)")
 # A failed call of the NPU, and what CANN prints below it.
 _NPU_CALL = re.compile(
     r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"
@@ -49,6 +51,16 @@ def framed(event: Event, path: str) -> list[str]:
     if event.stack is None:
         return [*event.frames[-_FRAMES + 1 :], path]
     return [path, *event.frames] if event.stack and len(event.frames) < _FRAMES else event.frames
+
+
+def place_actor(event: Event, text: str) -> None:
+    """Note the actor of Ray in which an event began, where a line tells of it."""
+    actor = _ACTOR.search(text)
+    if actor is None:
+        return
+    event.remote = f"|{actor['ip']}|{actor['pid']}"
+    if event.rank is None:
+        event.rank = event.label = f"ip={actor['ip']}"
 
 
 def tells_place(event: Event, text: str) -> bool:

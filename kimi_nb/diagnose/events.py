@@ -51,9 +51,6 @@ _STACK = re.compile(r"(?:(?P<mine>Current thread|Stack)|Thread)\b.*\(most recent
 _CAUSED = "direct cause of the following exception"
 _HANDLED = "During handling of the above exception"
 
-# The worker in which an exception was raised that Ray passes on.
-_REMOTE = re.compile(r"\bray::\S+ \(pid=(\d+), ip=([\w.:]+)")
-
 # How C++ and Rust report an exception: its type on one line, its words on the next.
 _THROWN = re.compile(
     r"terminate called after throwing an instance of '(?P<type>[^']+)'|panicked at "
@@ -184,6 +181,7 @@ class Events:
             event.matches.append(match)
         if lost := _LOST.search(said.text):
             event.remote = f"|{lost['ip']}|{lost['pid']}"
+        event_details.place_actor(event, said.text)
         event.harmless = gravity.why_harmless(said)
         opened = _TRACEBACK.search(said.text)
         # Where several processes speak at once, other lines stand between.
@@ -269,10 +267,7 @@ class Events:
                 event.lines.append(line)
                 if event.rank is None:
                     event.rank, event.label = said.rank, said.label
-                if remote := _REMOTE.search(text):
-                    event.remote = f"|{remote[2]}|{remote[1]}"
-                    if event.rank is None:
-                        event.rank = event.label = f"ip={remote[2]}"
+                event_details.place_actor(event, text)
                 event.inside, event.link = False, ""
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True

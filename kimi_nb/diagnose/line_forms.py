@@ -34,7 +34,7 @@ WRAPPERS = tuple(
     for pattern in (
         r"(?:(?:#033|ESC|\^\[)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
         r"std(?:err|out): ?",
-        rf" +{_SPOKEN}",  # a quotation
+        rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
@@ -45,6 +45,7 @@ WRAPPERS = tuple(
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d)\t|\[{_DAY}T{_CLOCK}Z\] ",  # collectors, CI
+        rf"{_DAY} {_CLOCK} \| (?:{_LEVELS}) \| std(?:err|out) \| ",  # FastChat
         # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
         rf"{_DAY} {_CLOCK} (?:(?:\[(?:(?i:{_LEVELS})|(?P<node>[A-Za-z]\w*))\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
