@@ -17,7 +17,11 @@ from kimi_nb.core import data_files
 
 @dataclass(frozen=True)
 class Component:
-    """A part of the system; ``help`` is what to look at next, ``see`` is "notebook#heading"."""
+    """A part of the system; ``help`` is what to look at next, ``see`` is "notebook#heading".
+
+    The words of a part with ``general`` tell what went wrong rather than where: a ``transport`` that
+    speaks ("speaker"), or in whose code it was ("frames"), says more.
+    """
 
     id: str
     title: str
@@ -27,6 +31,8 @@ class Component:
     raised: tuple[str, ...] = ()
     frames: tuple[re.Pattern[str], ...] = ()
     speaker: tuple[str, ...] = ()
+    general: tuple[str, ...] = ()
+    transport: bool = False
 
     def way_out(self, node: str) -> str:
         """Return what to look at next when it failed on a node."""
@@ -49,6 +55,8 @@ def _entry(name: str, row: dict[str, Any]) -> Component:
         tuple(row.get("raised", ())),
         tuple(re.compile(frame) for frame in row.get("frames", ())),
         tuple(row.get("speaker", ())),
+        tuple(row.get("general", ())),
+        row.get("transport", False),
     )
 
 
@@ -64,11 +72,19 @@ def of(texts: Sequence[str], raised: str, frames: Sequence[str], speaker: str) -
     The words of the most telling line count first (``texts`` begins with it), then the exception,
     the program that speaks, the innermost frame, and last the other lines.
     """
+    speaks = next((one for one in entries() if speaker and speaker in one.speaker), None)
+    framed = _by_frames(frames)
+    words = _by_words(texts[:1])
+    if words is not None and words.general:
+        more = {"speaker": speaks, "frames": framed}
+        words = next(
+            (one for what in words.general if (one := more[what]) and one.transport), words
+        )
     for found in (
-        _by_words(texts[:1]),
+        words,
         next((one for one in entries() if raised and raised in one.raised), None),
-        next((one for one in entries() if speaker and speaker in one.speaker), None),
-        _by_frames(frames),
+        speaks,
+        framed,
         _by_words(texts[1:]),
     ):
         if found is not None:

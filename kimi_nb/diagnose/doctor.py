@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kimi_nb.core import paths
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.diagnose import doctor_report, log_reader, log_sources, memory_note, rank_places
+from kimi_nb.diagnose import doctor_findings, log_reader, log_sources, memory_note, rank_places
 from kimi_nb.diagnose.doctor_report import Finding, Report
 from kimi_nb.plan.spec import Plan
 
@@ -60,7 +60,7 @@ def examine(
             "path of its logs."
         )
     notes += memory_note.of([(one.source, one.memory) for one in judged])
-    found = doctor_report.of(
+    found = doctor_findings.of(
         [(one.source, one.sight) for one in judged],
         where,
         sum(one.size for one in judged),

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kimi_nb import show
 from kimi_nb.diagnose import (
-    attribution,
     components,
-    explanation,
-    first_failure,
-    followers,
-    line_grammar,
-    log_lines,
-    log_summary,
-    matching,
 )
-from kimi_nb.diagnose.event_roles import Candidate
-from kimi_nb.diagnose.log_sources import Source
-from kimi_nb.diagnose.log_summary import Sight
-from kimi_nb.diagnose.matching import Line, Match
-from kimi_nb.diagnose.rank_places import Placed
 
 _ROWS = 12  # rows of one kind in a table
 
@@ -81,10 +68,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Unknown:
-    """The first error lines of a rank for which no cause is known."""
+    """The first error lines of a rank for which no cause is known; ``rank`` as `Finding` has it."""
 
     node: str
-    rank: int | None
+    rank: int | str | None
     devices: tuple[int, ...]
     file: str
     line: int
@@ -166,223 +153,3 @@ def _grouped(name: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     if len(texts) > _ROWS:
         rows.append(("", f"and {len(texts) - _ROWS} more, in --json"))
     return rows
-
-
-def of(
-    seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int, notes: tuple[str, ...] = ()
-) -> Report:
-    """Return the report on what each log tells."""
-    serves = _Serves([sight for _, sight in seen], placed)
-    ranks = [source.rank for source, _ in seen if source.rank is not None]
-    order = log_summary.ordered(sight for _, sight in seen)
-    guilty = log_summary.first(order, ranks)
-    found = _told_once(matching.ordered(one for _, sight in seen for one in sight.matches))
-    first = None
-    if guilty is not None:
-        first = _first(guilty, placed, serves, seen)
-        if guilty.match is not None:
-            found = [one for one in found if one.key != guilty.match.key]
-    known = [_known(one, placed, serves.when(one)) for one in found]
-    after = followers.of(order)
-    own = [
-        not (one.signature.cascade or one.signature.waits or followers.key(one) in after)
-        for one in found
-    ]
-    taken = {(first.node, first.rank, first.signature)} if first else set()
-    also = _once([one for one, mine in zip(known, own, strict=True) if mine], taken)
-    return Report(
-        first,
-        also,
-        _once([one for one, mine in zip(known, own, strict=True) if not mine], taken),
-        _all_unknown([sight for _, sight in seen], placed),
-        len(seen),
-        size,
-        notes,
-        any(sight.engine for _, sight in seen),
-    )
-
-
-def _told_once(found: Sequence[Match]) -> list[Match]:
-    """Return the matches without those that a launcher quotes from the log of a rank."""
-
-    def quote(one: Match) -> tuple[str, str, str]:
-        return one.line.node, one.signature.id, one.line.text
-
-    own = {quote(one) for one in found if one.line.rank is not None}
-    return [one for one in found if one.line.rank is not None or quote(one) not in own]
-
-
-class _Serves:
-    """Where each log's engine began to answer; later failures are "while serving"."""
-
-    def __init__(self, seen: Sequence[Sight], placed: Placed) -> None:
-        self._lines = {one.serves.file: one.serves for one in seen if one.serves}
-        answer = {one.node for one in placed.engines if one.http_port is not None}
-        # Nodes of which every engine has failed to answer, whatever those of others did.
-        self._silent = answer - {one.node for one in self._lines.values()}
-
-    def when(self, match: Match) -> str:
-        """Return whether a failure came before or after the engine began to answer.
-
-        If a launcher reports the end of a rank, it counts whether that rank ever answered.
-        """
-        line = match.line
-        mine = self._lines.get(line.file)
-        if match.signature.id == "rank-died":
-            later = any(
-                one.node == line.node and log_summary.rank_of(one) == int(match.found["rank"])
-                for one in self._lines.values()
-            )
-        elif mine is not None:
-            later = line.number > mine.number
-        elif line.rank is not None and any(one.rank is not None for one in self._lines.values()):
-            later = False  # other ranks answered, this one never did
-        elif line.node in self._silent:
-            later = False
-        else:
-            times = [one.time for one in self._lines.values() if one.time]
-            if line.time and times:
-                *times, mine_at = matching.times([*times, line.time])
-                later = mine_at >= max(times)
-            else:  # nothing tells the order; what SLURM says of a job often has no time
-                later = bool(self._lines)
-        return "while serving" if later else "at start"
-
-
-def _once(found: Sequence[Finding], taken: set[tuple[Any, ...]]) -> tuple[Finding, ...]:
-    """Return the first of each signature per rank, without those in ``taken``."""
-    out = []
-    for one in found:
-        key = (one.node, one.rank, one.signature)
-        if key not in taken:
-            taken.add(key)
-            out.append(one)
-    return tuple(out)
-
-
-def _known(match: Match, placed: Placed, when: str) -> Finding:
-    guilty, signature, line = (
-        attribution.of(match, placed.engines, when),
-        match.signature,
-        match.line,
-    )
-    own = guilty.node == line.node
-    worker = log_lines.parts_of(line.text).get("TP") if own else None
-    found = Finding(
-        signature.id,
-        guilty.kind,
-        guilty.cause,
-        guilty.node,
-        guilty.rank,
-        placed.devices(guilty.node, guilty.rank, worker),
-        line.file,
-        line.number,
-        line.time,
-        first_failure.short(line.text),
-        signature.help,
-        signature.refs,
-        signature.see,
-    )
-    return _named(found, line, placed)
-
-
-def _who(line: Line, placed: Placed) -> tuple[int | None, tuple[int, ...]]:
-    said = log_lines.parts_of(line.text)
-    rank = said.get("DP", line.rank)
-    if rank is None:
-        rank = attribution.only(placed.engines, line.node, "")
-    return rank, placed.devices(line.node, rank, said.get("TP"))
-
-
-def _first(
-    guilty: Candidate, placed: Placed, serves: _Serves, seen: Sequence[tuple[Source, Sight]]
-) -> Finding:
-    """Return the first failure: what its signature knows, and what its own words tell."""
-    told = explanation.of(guilty, guilty.node)
-    if guilty.match is not None:
-        found = _known(guilty.match, placed, serves.when(guilty.match))
-    else:
-        found = _unknown(guilty, told, placed)
-    named = guilty.event.rank if guilty.event.rank is not None else guilty.rank
-    of_node = found.node != guilty.node or attribution.of_node(found.kind)
-    nameless = found.rank is None and not of_node
-    if named is not None and (nameless or _may_be_named(found, guilty.line, placed)):
-        found = replace(found, rank=named)
-    if guilty.accused is not None:
-        node = next(
-            (source.node for source, _ in seen if source.rank == guilty.accused), found.node
-        )
-        line = guilty.line
-        found = replace(
-            found,
-            rank=guilty.accused,
-            node=node,
-            devices=(),
-            cause=explanation.accused(guilty),
-            file=line.file,
-            line=line.number,
-            text=first_failure.short(line.text),
-        )
-    return replace(
-        found,
-        component=told.component,
-        confidence=told.confidence,
-        exception=told.exception,
-        code=told.code,
-        means=told.means,
-        page=told.page,
-        label=guilty.event.label,
-    )
-
-
-def _may_be_named(found: Finding, line: Line, placed: Placed) -> bool:
-    """Return whether a rank is only the data parallel one of the line, of which a worker is a part.
-
-    A plan, and the file of a rank, count data parallel ranks.
-    """
-    number = log_lines.rank_of(line.text)
-    own = (number, line_grammar.of(line.text).rank)
-    return not placed.engines and line.rank is None and number is not None and found.rank in own
-
-
-def _named(found: Finding, line: Line, placed: Placed) -> Finding:
-    """Return a finding with the name of the worker that wrote its line as its rank."""
-    said = line_grammar.of(line.text).rank
-    if isinstance(said, str) and _may_be_named(found, line, placed):
-        return replace(found, rank=said)
-    return found
-
-
-def _unknown(guilty: Candidate, told: explanation.Explanation, placed: Placed) -> Finding:
-    line = guilty.line
-    return Finding(
-        explanation.UNKNOWN,
-        explanation.UNKNOWN,
-        told.cause,
-        line.node,
-        *_who(line, placed),
-        line.file,
-        line.number,
-        line.time,
-        first_failure.short(line.text),
-        told.help,
-        (),
-        told.see,
-    )
-
-
-def _all_unknown(seen: Sequence[Sight], placed: Placed) -> tuple[Unknown, ...]:
-    events = [mine for one in seen for mine in one.unknown().values()]
-    when = matching.times([mine[0].time for mine in events])
-    order = sorted(range(len(events)), key=lambda at: (when[at], events[at][0].rank or 0))
-    return tuple(
-        Unknown(
-            mine[0].node,
-            *_who(mine[0], placed),
-            mine[0].file,
-            mine[0].number,
-            mine[0].time,
-            tuple(first_failure.short(line.text) for line in mine),
-        )
-        for mine in (events[at] for at in order)
-    )

@@ -8,27 +8,109 @@ Example::
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from kimi_nb.diagnose.events import Event
+from kimi_nb.diagnose import rank_words
+from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
-_QUOTED = 20  # last lines of a rank's log that a launcher shows
+_SHOWN = 20  # last lines of a rank's log that a launcher shows
+_NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
+_ANY = "*"  # whatever the host, no name of one
 # What names a rank without a level.
 _TELLS = re.compile(r"^MPI_ABORT was invoked on rank")
 
 
 def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
-    """Give events whose lines name no rank the one that their process told."""
+    """Give events whose lines name no rank the one that is known of their process.
+
+    What a process says of its rank once holds for all that it says. A library writes to the same
+    log, a moment before the process that called it fails. What a launcher quotes stands after the
+    line in which it tells of the rank's end, and is of that rank.
+    """
     for event in events:
-        told = ranks.of(event.said.process) if _nameless(event) else None
-        if event.remote:  # of the head's own processes Ray tells no address in their lines
-            told = ranks.of(event.remote)
-            told = ranks.of(f"||{event.remote.rpartition('|')[2]}") if told is None else told
-        if told is not None:
-            event.rank = told
-            event.label = event.label or str(told)
-    _label_natives(events)
+        _take_told(event, ranks)
+    named = _Processes(one for one in events if one.rank is not None and not _by_device(one))
+    for event in events:
+        if event.rank is None or _by_device(event):
+            _take(event, named.of(event))
+    seen = _Processes(one for one in events if _by_device(one))
+    for event in events:
+        if event.rank is None and event.said.process:
+            _take(event, seen.of(event))
+    ended: Event | None = None
+    for at, event in enumerate(events):
+        if any(one.signature.id == "rank-died" for one in event.matches):
+            ended = event
+        if event.rank is not None and not _by_device(event):
+            continue
+        if ended is not None and event.first.number - ended.first.number <= _SHOWN:
+            _take(event, ended)
+        else:
+            _take(event, _caller(event, events[at + 1 : at + 1 + _NEXT]))
+    for event in events:
+        if event.rank is None and (device := rank_words.device_of(event.texts)):
+            event.rank = event.label = device
+
+
+class _Processes:
+    """The first event of each process, found by its number and host in the same time for any log."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._first: dict[tuple[str, str], tuple[int, Event]] = {}  # by number and host
+        for at, event in enumerate(events):
+            number, host = _number(event), _host(event)
+            for key in {(number, host), (number, _ANY)}:
+                self._first.setdefault(key, (at, event))
+
+    def of(self, event: Event) -> Event | None:
+        """Return the first event of the same process; only one of the two may name a host."""
+        number, host = _number(event), _host(event)
+        hosts = (host, "") if host else (_ANY,)
+        found = [self._first[number, one] for one in hosts if (number, one) in self._first]
+        return min(found, key=lambda one: one[0])[1] if number and found else None
+
+
+def _take(event: Event, other: Event | None) -> None:
+    """Give an event the rank of another one, if there is one."""
+    if other is not None:
+        event.rank, event.label = other.rank, other.label
+
+
+def _take_told(event: Event, ranks: ProcessRanks) -> None:
+    """Give an event the rank that its process told elsewhere in the log."""
+    told = ranks.of(event.said.process) if _nameless(event) else None
+    if event.remote:  # of the head's own processes Ray tells no address in their lines
+        told = ranks.of(event.remote)
+        told = ranks.of(f"||{event.remote.rpartition('|')[2]}") if told is None else told
+    if told is not None:
+        event.rank = told
+        event.label = event.label or str(told)
+
+
+def _caller(event: Event, after: Sequence[Event]) -> Event | None:
+    """Return the labelled error of the process that called the library which says this, if it is near."""
+    if event.said.grammar == "slurm":
+        return None
+    later = next((one for one in after if _may_call(one)), None)
+    if later is None or later.first.number - event.lines[-1].number > _NEAR:
+        return None
+    # What the engine itself logs, with its process, is of no other one.
+    # NCCL names its process too, which is one of the engine's workers.
+    strict = event.said.grammar == "vllm" or (
+        event.said.grammar == "nccl" and "Worker" in later.said.speaker
+    )
+    if strict and not one_process(event.said, later.said):
+        return None
+    return None if _by_device(event) and _elsewhere(event.rank, later.rank) else later
+
+
+def _may_call(event: Event) -> bool:
+    """Return whether an event has a rank and is an error that its process tells, no quoted line."""
+    if event.rank is None or event.said.grammar in ("nccl", "cann", "slurm"):
+        return False
+    said = event.said
+    return bool(event.raised or said.level or said.grammar == "sglang" or _TELLS.search(said.text))
 
 
 def _nameless(event: Event) -> bool:
@@ -42,26 +124,13 @@ def _number(event: Event) -> str:
     return event.said.process.rpartition("|")[2]
 
 
-def _same(one: Event, other: Event) -> bool:
-    """Return whether two events of one number are of one process: only one of them names a host."""
-    hosts = {two.said.process.partition("|")[0] for two in (one, other)} - {""}
-    return bool(_number(one)) and len(hosts) < 2
+def _host(event: Event) -> str:
+    return event.said.process.partition("|")[0]
 
 
 def _by_device(event: Event) -> bool:
     """Return whether an event is known only by the device of its process, as NCCL writes it."""
     return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
-
-
-def _same_pid(one: Event, other: Event) -> bool:
-    """Return whether two events name the same process, so that the device of one is the other's."""
-    return _number(one) == _number(other) and _same(one, other)
-
-
-def _tells(event: Event) -> bool:
-    """Return whether an event is an error that its process tells, and no quoted line."""
-    said = event.said
-    return bool(event.raised or said.level or said.grammar == "sglang" or _TELLS.search(said.text))
 
 
 def _elsewhere(device: int | str | None, rank: int | str | None) -> bool:
@@ -71,54 +140,3 @@ def _elsewhere(device: int | str | None, rank: int | str | None) -> bool:
     """
     number = int(str(device).strip("[]"))
     return isinstance(rank, int) and rank != number and rank - number <= number != 0
-
-
-def _label_natives(events: Sequence[Event]) -> None:
-    """Give native lines without a label the rank of the labelled traceback that tells of them.
-
-    A library writes to the same log, a moment before the process that called it fails. What a
-    process says of its rank once holds for all that it says. What a launcher quotes stands after
-    the line in which it tells of the rank's end, and is of that rank.
-    """
-    named: dict[str, list[Event]] = {}
-    for event in events:
-        if event.rank is not None and not _by_device(event):
-            named.setdefault(_number(event), []).append(event)
-    for event in events:
-        if event.rank is None or _by_device(event):
-            known = next((one for one in named.get(_number(event), ()) if _same(one, event)), None)
-            if known is not None:
-                event.rank, event.label = known.rank, known.label
-    for event in events:
-        if event.rank is None and event.said.process:
-            device = next(
-                (one for one in events if _by_device(one) and _same_pid(one, event)), None
-            )
-            if device is not None:
-                event.rank, event.label = device.rank, device.label
-    ended: Event | None = None
-    for at, event in enumerate(events):
-        if any(one.signature.id == "rank-died" for one in event.matches):
-            ended = event
-        if event.rank is not None and not _by_device(event):
-            continue
-        if ended is not None and event.first.number - ended.first.number <= _QUOTED:
-            event.rank, event.label = ended.rank, ended.label
-            continue
-        for later in events[at + 1 : at + 6]:
-            if (
-                later.rank is not None
-                and later.said.grammar not in ("nccl", "cann", "slurm")
-                and _tells(later)
-            ):
-                near = later.first.number - event.lines[-1].number <= 60
-                # What the engine itself logs, with its process, is of no other one.
-                # NCCL names its process too, which is one of the engine's workers.
-                strict = event.said.grammar == "vllm" or (
-                    event.said.grammar == "nccl" and "Worker" in later.said.speaker
-                )
-                own = not strict or one_process(event.said, later.said)
-                own = own and not (_by_device(event) and _elsewhere(event.rank, later.rank))
-                if near and own and event.said.grammar != "slurm":
-                    event.rank, event.label = later.rank, later.label
-                break

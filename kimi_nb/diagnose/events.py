@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from kimi_nb.diagnose import gravity, line_grammar, process_ranks
+from kimi_nb.diagnose import event_details, gravity, line_grammar, process_ranks
+from kimi_nb.diagnose.event import HOLLOW, Event, Raised
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line, Match
 
 _AFTER = 12  # lines after an error in which it is explained
 _CALMER = 3  # lines for which one of a calm level counts
 _TRACE = 400  # lines of one traceback, its chain included
-_DETAILS, _FRAMES = 12, 12  # that are kept of an event
+_DETAILS = 12  # lines that are kept of an event
 _MOST = 200  # events of one log; after that only those that a signature knows
 _NEAR = 3  # lines between an announcement and its traceback
 _AMONG = 200  # and where the lines of other processes may be among them
@@ -44,18 +44,12 @@ _IN_LINE = re.compile(
     r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
 )
 _IGNORED = "Exception ignored in"
+# The process that Ray names where it says that a worker died.
+_LOST = re.compile(r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)")
+# Above the frames of a thread, the innermost of which stands first, when a process aborts.
+_STACK = re.compile(r"(?:(?P<mine>Current thread|Stack)|Thread)\b.*\(most recent call first\)")
 _CAUSED = "direct cause of the following exception"
 _HANDLED = "During handling of the above exception"
-# What an exception says only of others: the next one in the chain is the one that counts.
-_HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
-
-# The worker in which an exception was raised that Ray passes on.
-_REMOTE = re.compile(r"\bray::\S+ \(pid=(\d+), ip=([\w.:]+)")
-
-# What Ray tells below the end of an actor of where it was.
-_PLACE = re.compile(
-    r"\s+(?:pid: (?P<pid>\d+)|ip: \[?(?P<ip>[\w.:]+)|(?:class_name|actor_id|name|namespace): )"
-)
 
 # How C++ and Rust report an exception: its type on one line, its words on the next.
 _THROWN = re.compile(
@@ -65,90 +59,11 @@ _WHAT = re.compile(r" *what\(\): +(?P<text>.+)")
 _PANIC = re.compile(r"(?P<text>(?!note: |stack backtrace).+)")
 _ELASTIC_RANK = re.compile(r"\s*rank +: (\d+)")
 
-# A failed call of the NPU, and what CANN prints below it.
-_NPU_CALL = re.compile(
-    r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"
-    r"ACL \w+ \w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
-)
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = re.compile(r"NPU warning, error code is \d")
 _BELOW = 8  # lines
 # The device of the process, in a record of the engine.
 _NPU_DEVICE = re.compile(r"^\[ERROR\] [\d:-]+ \(PID:\d+, Device:(\d+), RankID:")
-_CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
-
-
-@dataclass(slots=True)
-class Raised:
-    """One exception of a chain: its type without the module, its message, and its line."""
-
-    type: str
-    text: str
-    line: Line
-    said: str
-    link: str = ""  # how it came from the one before: "cause", "handling" or ""
-    frames: tuple[str, ...] = ()  # the files of its own innermost frames
-
-
-@dataclass(slots=True)
-class Event:
-    """What one process says of one failure.
-
-    Attributes:
-        lines: The lines that tell of it, the announcement first; none of source code.
-        said: The first line, taken apart.
-        raised: The exceptions, in the order of the log.
-        frames: The files of the innermost frames, the innermost last.
-        matches: What signatures know of its lines.
-        harmless: Why it is no failure ("refused", "ignored", "stopped"), or "".
-        stopped: Whether the program had been told to stop before.
-        rank: Who speaks, as `line_grammar.Said` has it; of a native line whom it belongs to.
-        remote: The process in which Ray says that its exception was raised, or "".
-    """
-
-    said: Said
-    lines: list[Line]
-    raised: list[Raised] = field(default_factory=list)
-    frames: list[str] = field(default_factory=list)
-    matches: list[Match] = field(default_factory=list)
-    harmless: str = ""
-    stopped: bool = False
-    rank: int | str | None = None
-    label: str = ""
-    remote: str = ""
-    _traced: int = 0
-    _framed: str = ""  # the level at which its frames are written
-    _inside: bool = False
-    _link: str = ""
-
-    @property
-    def first(self) -> Line:
-        """The line with which it begins; it orders the events."""
-        return self.lines[0]
-
-    @property
-    def root(self) -> Raised | None:
-        """The exception that says most: the cause of a chain, or what its handling made of it."""
-        real = [one for one in self.raised if not _HOLLOW.search(one.type)] or self.raised
-        if not real:
-            return None
-        at = 0
-        for number, one in enumerate(real[1:], 1):
-            if one.link != "cause" and not real[at].text:
-                at = number
-        return real[at]
-
-    @property
-    def line(self) -> Line:
-        """The line that says most."""
-        if self.root is not None and (self.root.text or not self.matches):
-            return self.root.line
-        return self.lines[0]
-
-    @property
-    def texts(self) -> str:
-        """All that it says, one line after the other."""
-        return "\n".join(line_grammar.of(line.text).text for line in self.lines)
 
 
 class Events:
@@ -189,7 +104,7 @@ class Events:
         if event is not None and self._continues(event, said, line):
             if match is not None and event.lines[-1] is line:  # not of a line of source code
                 event.matches.append(match)
-            self._left = _TRACE if event._inside or event._link else _AFTER
+            self._left = _TRACE if event.inside or event.link else _AFTER
             return event
         if not chosen or not (gravity.reports_error(said) or (match is not None and not said.calm)):
             return None
@@ -205,7 +120,7 @@ class Events:
 
     def _assign(self, said: Said, event: Event) -> None:
         """Note to which event the next lines of a process belong, and those of its node without one."""
-        for process in (said.process, _nameless(said.node)):
+        for process in (said.process, event_details.nameless(said.node)):
             if process:
                 self._by_process[process] = event
 
@@ -223,7 +138,11 @@ class Events:
 
     def _of_process(self, said: Said) -> Event | None:
         """Return the event that this line may continue."""
-        if self._last is not None and self._left > 0 and _explains_npu(said, self._last):
+        if (
+            self._last is not None
+            and self._left > 0
+            and event_details.explains_npu(said, self._last)
+        ):
             return self._last
         if said.process and said.process in self._by_process:
             return self._by_process[said.process]
@@ -242,19 +161,27 @@ class Events:
         last = self._last
         return (
             last is not None
-            and last._inside
-            and (said.level == last._framed or bool(_FRAME.match(said.text)))
+            and last.inside
+            and (said.level == last.framed_at or bool(_FRAME.match(said.text)))
         )
 
     def _begin(self, said: Said, line: Line, match: Match | None) -> Event:
         if len(self.all) >= _MOST and (match is None or match.key in self._keys):
             return Event(said, [line], harmless=gravity.why_harmless(said))
         event = Event(said, [line], rank=said.rank, label=said.label)
-        if said.rank is None and _CANN_BLOCK.match(said.text) and (warned := self._below(line)):
+        event.indent = line.text[: len(line.text) - len(line.text.lstrip(" "))]
+        if (
+            said.rank is None
+            and event_details.CANN_BLOCK.match(said.text)
+            and (warned := self._below(line))
+        ):
             event.rank, event.label = warned.rank, warned.label
         if match is not None:
             self._keys.add(match.key)
             event.matches.append(match)
+        if lost := _LOST.search(said.text):
+            event.remote = f"|{lost['ip']}|{lost['pid']}"
+        event_details.place_actor(event, said.text)
         event.harmless = gravity.why_harmless(said)
         opened = _TRACEBACK.search(said.text)
         # Where several processes speak at once, other lines stand between.
@@ -265,8 +192,8 @@ class Events:
             and not (opened.start() and said.grammar == "sglang")  # announced on the same line
             and before is not None
             and not before.raised
-            and not before._inside
-            and not gravity.DEATH.search(before.said.text)
+            and not before.inside
+            and not event_details.ends(before)
             and before.said.process in ("", said.process)
             and before.said.grammar not in gravity.LIBRARIES
             and line.number - before.lines[-1].number <= near
@@ -281,12 +208,12 @@ class Events:
         else:
             self.all.append(event)
         if opened:
-            event._inside, event._traced = True, 0
+            event.inside, event.traced = True, 0
             self._left = _TRACE
         else:
             found = _IN_LINE.search(said.text) or _NAMED.match(said.text)
             if found:
-                event.raised.append(_raised(found, line, said.text))
+                event.raised.append(event_details.raised(found, line, said.text))
             self._left = _AFTER
         self._last = event
         self._assign(said, event)
@@ -301,46 +228,50 @@ class Events:
 
     def _continues(self, event: Event, said: Said, line: Line) -> bool:
         """Take a line that belongs to an event; return whether it does."""
-        text = said.text
-        event._traced += 1
-        if event._traced > _TRACE:
+        text = said.text.removeprefix(event.indent)
+        event.traced += 1
+        if event.traced > _TRACE:
             return False
         if _CAUSED in text or _HANDLED in text:
-            event._link = "cause" if _CAUSED in text else "handling"
+            event.link = "cause" if _CAUSED in text else "handling"
             self._left = _TRACE
             return True
         if _TRACEBACK.search(text):
-            again = event._link or event._inside or (event.raised and not event.raised[-1].text)
+            wordless = bool(event.raised) and not event.raised[-1].text and not event.moved_on
+            again = event.link or event.inside or wordless
             if again and not said.calm:
-                event._inside = True
+                event.inside = True
                 self._left = _TRACE
                 return True
             return False
+        if stack := _STACK.match(text):
+            event.stack, event.inside = bool(stack["mine"]), True
+            event.frames = [] if event.stack else event.frames
+            return True
         frame = _FRAME.match(text)
         if frame:
-            event._inside, event._framed = True, said.level
-            event.frames = [*event.frames[-_FRAMES + 1 :], frame["path"]]
+            event.inside, event.framed_at = True, said.level
+            event.frames = event_details.framed(event, frame["path"])
             self._left = _TRACE
             return True
-        if event._inside:
+        if event.inside:
             if not text.strip() or text[0] in " \t\u2502\u256d\u2570|^":
                 return True
             # A program that logs what another one says has one level for all of it.
-            calm = said.calm and said.level != event._framed
+            calm = said.calm and said.level != event.framed_at
             found = _RAISED.match(text) if not calm else None
             if found:
-                event.raised.append(_raised(found, line, text, event._link, event.frames))
+                event.raised.append(
+                    event_details.raised(found, line, text, event.link, event.frames)
+                )
                 event.lines.append(line)
                 if event.rank is None:
                     event.rank, event.label = said.rank, said.label
-                if remote := _REMOTE.search(text):
-                    event.remote = f"|{remote[2]}|{remote[1]}"
-                    if event.rank is None:
-                        event.rank = event.label = f"ip={remote[2]}"
-                event._inside, event._link = False, ""
+                event_details.place_actor(event, text)
+                event.inside, event.link = False, ""
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
-            event._inside = False
+            event.inside = False
             return False
         return self._explains(event, said, line)
 
@@ -354,10 +285,10 @@ class Events:
             return True
         if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
             return False
-        if _of_one(said, event.said) and _tells_place(event, text):
+        if event_details.of_one(said, event.said) and event_details.tells_place(event, text):
             event.lines.append(line)
             return True
-        if _explains_npu(said, event):
+        if event_details.explains_npu(said, event):
             if event.rank is None and process_ranks.one_process(said, event.said):
                 event.rank, event.label = said.rank, said.label
             event.lines.append(line)
@@ -367,16 +298,20 @@ class Events:
         if said.calm or (said.level and not said.process and not record):
             return False
         # What Ray passes on says itself, below, what it is.
-        if not event.raised or _HOLLOW.search(event.raised[-1].type):
-            found = _NAMED.match(text)
-            if found and _of_one(said, event.said):
-                event.raised.append(_raised(found, line, text))
+        if not event.raised or HOLLOW.search(event.raised[-1].type):
+            found = _NAMED.match(text) if not event_details.ends(event) else None
+            if found and event_details.of_one(said, event.said):
+                event.raised.append(event_details.raised(found, line, text))
                 event.lines.append(line)
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
-        if said.process and not _of_one(said, event.said):
+        if said.process and not event_details.of_one(said, event.said):
             return False
-        if (said.level and not record) or gravity.native(text) or _NAMED.match(text):
+        if said.grammar == "sglang" and not event_details.sums_up(event, text):
+            event.moved_on = True
+            return False
+        native = gravity.native(text) and not event_details.sums_up(event, text)
+        if (said.level and not record) or native or _NAMED.match(text):
             return False
         self._says_native(event, said, line)
         if event.rank is None:
@@ -403,38 +338,3 @@ class Events:
                 " ".join((event.said.source, event.said.text, *event.frames[-4:]))
             ):
                 event.harmless = "refused"
-
-
-def _tells_place(event: Event, text: str) -> bool:
-    """Note where an actor of Ray was that ended; return whether a line tells of it."""
-    place = _PLACE.match(text) if event.raised and "Actor" in event.raised[-1].type else None
-    if place is None:
-        return False
-    ip, pid = event.remote.split("|")[1:] if event.remote else ("", "")
-    event.remote = f"|{place['ip'] or ip}|{place['pid'] or pid}"
-    if event.rank is None and place["ip"]:
-        event.rank = event.label = f"ip={place['ip']}"
-    return True
-
-
-def _explains_npu(said: Said, event: Event) -> bool:
-    """Return whether a line is of the block that CANN prints below a failed call of the NPU."""
-    block = said.grammar == "torch_npu" or _CANN_BLOCK.match(said.text)
-    return bool(block) and not event._inside and bool(_NPU_CALL.search(event.texts))
-
-
-def _nameless(node: str) -> str:
-    """Return the process of a line of which only the node is known, as `line_grammar` has it."""
-    return f"{node}||None" if node else ""
-
-
-def _of_one(said: Said, before: Said) -> bool:
-    """Return whether a line is of the process of one before: of a node's without a name it is."""
-    return said.process in (before.process, _nameless(before.node) or before.process)
-
-
-def _raised(
-    found: re.Match[str], line: Line, said: str, link: str = "", frames: Sequence[str] = ()
-) -> Raised:
-    kind, text = found["type"].rpartition(".")[2], (found["text"] or "").strip()
-    return Raised(kind, text, line, said, link, tuple(frames))

@@ -20,25 +20,27 @@ _NATIVE = re.compile(
     r"^(?:terminate called after|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
     r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
     r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP .*(?:timeout|failed)|OpenBLAS blas_thread_init: "
-    r"pthread_create|LLVM ERROR|Caught signal (?:4|6|7|8|11)\b|nvlink error |ninja: build stopped|Failed: (?:CUDA|Assertion) error )"
-    r"|: Assertion `.*' failed\.|"
+    r"pthread_create|Abort\(\d+\) on node \d+ |= +(?:RANK \d+ PID|KILLED BY SIGNAL)|LLVM ERROR|Caught signal (?:4|6|7|8|11)\b|nvlink error |ninja: build stopped|Failed: (?:C(?:UDA|uda)|Assertion) error )"
+    r"|: Assertion `.*' failed\.|\bnoticed that process rank \d+ |^Rank \d+ scheduler is dead|has been marked dead because|"
     r"\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |[Ww]atchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
     r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
-    r"exit ?[cC]ode *:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
+    r"(?:exit ?[cC]|Exit c)ode *:? *(?:13[25679]|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
     r"|NVRM: Xid|nvshmem\S*: .*(?:exiting|non-zero status: [1-9]|NULL value|Unable to initialize any)|^Transport retry count|Out [Oo]f [Mm]emory|HSA_STATUS_ERROR|^Root Cause \(first observed failure\)"
 )
 # Levels below error at which a program all the same says that a process is dead.
 _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
+# Where in its own code an exception of C++ was raised that was told before.
+_DETAIL = re.compile(r"Exception raised from \S+ at ")
 # How a process ended that nothing in its own log explains.
 DEATH = re.compile(
     r"[Oo]ut of memory: Kill|oom[-_]kill|OOMKilled|CrashLoopBackOff|Killed process|^Killed$|task \d+: Out "
-    r"Of Memory|(?:exit ?|return )code *[:=]? *(?:-9|-11|137|139|-7|135|-4|132)\b|failed: signal|[Ss]ignal (?:4|7|9|11)\b|"
+    r"Of Memory|(?:[Ee]xit ?|return )code *[:=]? *(?:-9|-11|13[25679]|-[478])\b|failed: signal|[Ss]ignal (?:4|7|9|11)\b|"
     r"killed due to memory pressure|running low on memory|^\*\*\* SIG(?:SEGV|BUS|ILL|FPE) received|A worker died or was killed|NODE_FAIL|"
     r"Segmentation fault|exitCode: 137|line \d+: +\d+ (?:Killed|Aborted|Bus error|Illegal instruction) "
 )
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
-    r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt|status=[1-9]",
+    r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|duplicate|wrong|invalid|corrupt|status=[1-9]",
     re.IGNORECASE,
 )
 # By these words SGLang, which writes no level, says that something went wrong.
@@ -79,8 +81,12 @@ def reports_error(said: Said) -> bool:
     """
     if said.grammar == "nccl" and said.level == "WARNING":
         return bool(_NCCL.search(said.text))
+    if _DEATHS.search(said.text):
+        return True
+    if _DETAIL.match(said.text):
+        return False
     if said.calm:
-        return bool(_DEATHS.search(said.text))
+        return False
     if said.grammar == "sglang" and _FAILS.search(said.text):
         return True
     return bool(said.level) or log_lines.tells_error(said.text) or bool(native(said.text))

@@ -8,10 +8,8 @@ r"""Take one physical line of a log apart: what wrapped it, who speaks, how grav
 >>> of("[2025-03-09 00:57:15 TP4] Watchdog timeout (self.watchdog_timeout=300)").rank
 'TP4'
 
-Three tables hold the grammar: `_WRAPPERS` are what containers, pods, journald, Ray and launchers put
-in front of a line, `_SPEAKERS` what names the process, and `_NATIVE` how each kind of program begins
-its lines (vLLM, glog and klog, torch, NCCL, UCX, CANN, Rust, Go). A row more is a program more. Lines
-of JSON are read by their keys.
+The tables of `line_forms` hold the grammar, and `rank_words` how programs name a rank in what they
+say. Lines of JSON are read by their keys.
 """
 
 from __future__ import annotations
@@ -21,8 +19,12 @@ import json
 import re
 from dataclasses import dataclass, field
 
+from kimi_nb.diagnose import log_lines, rank_words
+from kimi_nb.diagnose.line_forms import GLUED, NATIVE, SPEAKERS, WRAPPERS
+
 _REACH = 400  # characters of a line in which its beginning is looked for
 _DEEP = 8  # wrappers and speakers around one line
+_DRAWN = 24  # characters at least of what another program wrote before, without a break
 
 # What Python, C++ and others call a level, and the one of ours that it is.
 _LEVELS = {
@@ -34,164 +36,10 @@ _LEVELS = {
 }
 CALM = ("DEBUG", "INFO", "WARNING")  # levels of which no line is a cause
 GRAVE = ("ERROR", "FATAL")
-_LEVEL = r"(?P<level>TRACE|DEBUG|INFO|NOTICE|EVENT|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
-_DAY = r"\d{4}[-/]?\d\d[-/]?\d\d"
-_CLOCK = r"\d\d:\d\d:\d\d(?:[.,:]\d[\d.]*)?"
-
-# How the lines of engines begin, before which another program may put what it likes.
-_SPOKEN = (
-    r"(?=\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]*pid=\d|\[rank\d+\]|"
-    rf"\[{_DAY} {_CLOCK} [A-Z]+\d)"
-)
-# What is put around a line, with what it tells of its origin.
-_WRAPPERS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"(?:(?:#033|ESC|\^\[)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
-        r"std(?:err|out): ?",
-        r"REHEARSAL:? +",
-        r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
-        r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
-        r"(?=[\[(A-Z\d])",  # stern: pod and container
-        r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
-        r"[\w.-]+ +\| ?",  # docker compose
-        r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
-        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
-        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
-        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d)\t|\[{_DAY}T{_CLOCK}Z\] ",  # collectors, CI
-        # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
-        rf"{_DAY} {_CLOCK} (?:(?:\[\w+\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",
-        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
-        r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
-        rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
-        r"\[Stage-\d+\] ",
-        # the border of a terminal's pane; a box that rich draws around a traceback stays
-        r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
-        r"\[\d+\] (?=\[rank\d)",  # a pid
-        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/])",  # srun --label
-        r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
-        # mpirun --tag-output --timestamp-output
-        r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
-        r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
-        r"\[(?P<task>\d+)\]<std(?:err|out)>: ?",  # horovod
-        r"\[default(?P<task>\d+)\]: ?",  # torchrun --log-dir
-    )
-)
-# Who speaks; the innermost counts. `parts` are the places of a parallel group.
-_SPEAKERS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\((?P<who>(?:EngineCore|Worker|Vllm|APIServer|ApiServer)\w*?)(?P<parts>(?:_[A-Z]*\d+)+)? "
-        r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
-        r"\((?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)\) ",
-        r"\((?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
-        r"\((?P<who>[^()\s=]+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?) (?:rank=(?P<torch>\d+) )?"
-        r"pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
-        r"\(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
-        r"\[rank(?P<torch>\d+)\]: ?",
-        rf"\[(?P<time>{_DAY} {_CLOCK}) (?P<named>(?:[A-Z]+\d+ ?)+)\] ",  # SGLang
-        r"\[ (?P<named>(?:[A-Z]+\d+ ?)+)\] ",
-        r"(?P<our>rank (?P<torch>\d+)): ",
-        r"node (?P<node>[A-Za-z0-9][\w.-]*): ",  # our jobs
-        r"(?P<door>load_balance_proxy\w*\.py|\w*proxy_server\w*\.py|vllm-router|mini_lb): ",
-    )
-)
-# How programs begin their lines, once what is around them is gone.
-_NATIVE = tuple(
-    (name, re.compile(pattern))
-    for name, pattern in (
-        ("vllm", rf"{_LEVEL} \d\d-\d\d {_CLOCK} \[?(?P<source>[\w./-]+:\d+)\] ?"),
-        ("uvicorn", rf"{_LEVEL}: {{2,}}"),
-        (
-            "cann",
-            rf"\[{_LEVEL}\] ?(?P<who>[A-Z]+)\((?P<pid>\d+),[^)]*\):{_DAY}-{_CLOCK} "
-            r"\[(?P<source>[\w.]+:\d+)\](?:\[\d+\])?",
-        ),
-        (
-            "torch_npu",
-            rf"\[{_LEVEL}\] {_DAY}-{_CLOCK} \(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), "
-            r"RankID:(?P<npu>-?\d+)\) ?",
-        ),
-        ("torch_npu", rf"\[\d+\] \[{_DAY} {_CLOCK}\] [\w.]+: \[{_LEVEL}\] (?:\[\d+\] )?"),
-        (
-            "atb",
-            rf"\[{_DAY} {_CLOCK}\] \[(?P<level>trace|debug|info|warn|error|critical)\] \[\d+\] "
-            r"(?:\[(?P<source>[\w.]+:\d+)\] )?",
-        ),
-        (
-            "nccl",
-            rf"(?:\[{_DAY} {_CLOCK}\] )?(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] "
-            r"(?:(?P<source>[\w./]+:\d+) )?(?P<who>NCCL|NVSHMEM|RCCL) (?P<level>INFO|WARN|ERROR) ",
-        ),
-        ("nccl", r"\[(?P<local>\d+)\] (?P<source>[\w./]+:\d+) (?P<who>NCCL) (?P<level>INFO|WARN) "),
-        (
-            "torch",
-            r"\[(?P<level>[DIWEF])(?:\d{3,4} [\d:.]+)? (?P<source>[\w./]+:\d+)\] ?"
-            r"(?:\[[^]]*?Rank (?P<torch>\d+)\] ?)?",
-        ),
-        ("glog", r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] ?"),
-        (
-            "ucx",
-            r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+\] +"
-            r"(?P<source>[\w.]+:\d+) +(?P<who>UCX) +(?P<level>DEBUG|INFO|WARN|ERROR|FATAL|DIAG) +",
-        ),
-        (
-            "ucx",
-            r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
-            r"(?:(?P<who>UCX) +)?(?:(?P<level>Fatal|FATAL|ERROR|WARN):? +)?",
-        ),
-        ("ucx", r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?=Caught signal)"),
-        (
-            "ray",
-            rf"\[{_DAY} {_CLOCK} (?P<level>[DIWEC]) \d+ \d+\] "
-            r"(?:\((?P<who>\w+)\) )?(?:(?P<source>[\w.]+:\d+): )?",
-        ),
-        (
-            "tensorrt",
-            rf"\[\d\d/\d\d/{_DAY[:5]}-{_CLOCK}\] \[(?P<who>TRT-LLM)\] "
-            r"(?:\[RANK (?P<torch>\d+)\] )?\[(?P<level>[TVDIWEF])\] ",
-        ),
-        ("tensorrt", rf"\[(?P<who>TensorRT-LLM)\]\[{_LEVEL}\] "),
-        (
-            "slurm",
-            r"(?P<who>slurmstepd|srun): (?P<level>error|fatal): "
-            r"(?=(?:(?P<node>[\w.-]+): task (?P<task>\d+):)?)",
-        ),
-        ("kernel", r"(?:(?P<who>kernel): ?)?\[ *\d+\.\d+\] "),
-        (
-            "rust",
-            rf"{_DAY}[T ]{_CLOCK}Z? +{_LEVEL} (?:(?P<door>(?:sglang|vllm)_router\w*)|[a-z]\w*)(?:::\w+)+: "
-            r"(?:(?P<source>[\w/.-]+\.rs:\d+): )?",
-        ),
-        ("rust", rf"\[(?P<door>Router) \(Rust\)\] {_DAY} {_CLOCK} - {_LEVEL} - "),
-        ("logfmt", rf"time=\S+ level={_LEVEL} (?:source=(?P<source>\S+) )?msg="),
-        (
-            "python",
-            rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +(?:[\w.-]+ (?:\d+|[|-]) )?"
-            rf"\[?{_LEVEL}\b\]? *(?:[|:-]+ )?(?:(?P<source>[\w./]+:\d+)[ \]:-]+)?",
-        ),
-        ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),
-        ("python", rf"{_LEVEL}:[\w.]+:"),
-        ("bare", rf"\[{_LEVEL}\] +"),
-        ("bare", rf"(?:\d\d-\d\d \d\d:\d\d:\d\d )?{_LEVEL} (?=[A-Z])"),
-        ("timed", r"\d\d-\d\d \d\d:\d\d:\d\d (?=[A-Z])"),
-        ("sglang", rf"\[{_DAY} {_CLOCK}\] "),
-    )
-)
 # What follows a line: how often Ray has seen it, and the border of a terminal's pane.
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$")
-_RANK_IN_TEXT = re.compile(
-    r"^\[Rank (\d+)\]|^Rank\[(\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
-    r"\bwas invoked on rank (\d+)|^-- Process (\d+) terminated with|\bnvshmem\S*: \[GPU (\d+)\]|"
-    r"^DeepEP [a-z ]+, rank:? (\d+)|"
-    r"\blocalUserrank\[(\d+)\]"  # of HCCL, which names the remote one beside
-)
-# The device of a process that tells no number of its own.
-_DEVICE_IN_TEXT = re.compile(r"\bGPU (\d+) has a total capacity\b")
-# A worker of an engine that another process reports as ended.
-_ENDED = re.compile(r"\b(VllmWorker-\d+) died")
 _JSON_LEVEL = re.compile(r'"(?:level|severity|lvl)": ?"\w+"')
-_PART = re.compile(r"([A-Z]*)(\d+)")
+_PART = re.compile(r"((?:[A-Z]+_)*[A-Z]+|)(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +153,7 @@ def of(line: str) -> Said:
     found = _Found()
     text = _peeled(text, found)
     grammar = level = source = ""
-    for name, pattern in _NATIVE:
+    for name, pattern in NATIVE:
         match = pattern.match(text[:_REACH])
         if match is not None:
             found.take(match)
@@ -320,28 +168,30 @@ def of(line: str) -> Said:
         grammar = "json"
     if not grammar and found.levelless:
         grammar = "sglang"
-    ended = _ENDED.search(text[:_REACH])
+    ended = rank_words.ended(text[:_REACH])
     rank = found.rank
-    if rank is None and (told_rank := _RANK_IN_TEXT.search(text[:_REACH])):
-        rank = int(next(filter(None, told_rank.groups())))
+    if rank is None:
+        rank = rank_words.rank_of(text[:_REACH])
     if ended and (rank is None or found.speaker.startswith("EngineCore")):
-        rank = f"DP{rank} {ended[1]}" if rank else ended[1]
-    if rank is None and found.pid and (device := _DEVICE_IN_TEXT.search(text)):
-        rank = f"[{device[1]}]"
+        rank = f"DP{rank} {ended}" if rank else ended
+    if rank is None and found.pid:
+        rank = rank_words.device_of(text[:_REACH])
+    if rank is None and (host := rank_words.host_of(text)):
+        rank = f"ip={host}"
     label = " ".join(
         filter(
             None,
             (
                 _label(found.parts),
                 "" if found.parts else found.named,
-                ended[1] if ended and (found.parts or ended[1] != rank) else "",
+                ended if ended and (found.parts or ended != rank) else "",
             ),
         )
     )
     who = found.speaker
     process = f"{found.node}|{found.ip}|{found.pid or label or rank}" if found.pid or label else ""
     if not process and (found.rank is not None or found.node):
-        process = f"{found.node}||{rank}"
+        process = f"{found.node}||{found.rank}"
     return Said(
         rank,
         label or ("" if rank is None else str(rank)),
@@ -353,6 +203,24 @@ def of(line: str) -> Said:
         grammar,
         text,
     )
+
+
+def own(line: str) -> str:
+    """Return the part of a line that an engine wrote, behind what was drawn without a break.
+
+    >>> own("Loading weights:  50%|##  | 1/2 [00:01<00:01](Worker_TP1 pid=9) ERROR no")
+    '(Worker_TP1 pid=9) ERROR no'
+
+    A line that another program has begun, or whose beginning tells an error, is left alone.
+    """
+    glued = GLUED.search(line, _DRAWN)
+    if glued is None or line.startswith("{"):
+        return line
+    before = line[: glued.start()]
+    said = of(before)
+    if said.grammar or said.process or log_lines.tells_error(before):
+        return line
+    return line[glued.start() :]
 
 
 def _structured(text: str) -> tuple[str, str, str] | None:
@@ -385,7 +253,7 @@ def _unboxed(line: str) -> str:
 def _peeled(text: str, found: _Found) -> str:
     for _ in range(_DEEP):
         head = text[:_REACH]
-        for pattern in (*_SPEAKERS, *_WRAPPERS):
+        for pattern in (*SPEAKERS, *WRAPPERS):
             match = pattern.match(head)
             if match is not None and match.end():
                 if match.groupdict().get("our") is None:

@@ -131,7 +131,7 @@ def _take(
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)
         number += _ends(block, done, begin)
         done, told = begin, begin + len(line)
-        text = log_lines.plain(line.decode("utf-8", "replace"))
+        text = line_grammar.own(log_lines.plain(line.decode("utf-8", "replace")))
         sight.take(
             _line(source, number + 1, text, _time(block, begin, time)),
             among,
@@ -180,7 +180,7 @@ def _explain(
         after = block.find(b"\n", at) + 1 or len(block)
         number += _ends(block, done, at)
         done = at
-        text = log_lines.plain(block[at:after].decode("utf-8", "replace"))
+        text = line_grammar.own(log_lines.plain(block[at:after].decode("utf-8", "replace")))
         sight.follow(_line(source, number + 1, text, _time(block, at, time)))
         at = after
     return done, number

@@ -12,10 +12,11 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kimi_nb.diagnose import (
     collectives,
+    event_order,
     event_ranks,
     event_roles,
     gravity,
@@ -25,11 +26,19 @@ from kimi_nb.diagnose import (
     repetitions,
     stopping,
 )
+from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.event_roles import Candidate
-from kimi_nb.diagnose.events import Event, Events
+from kimi_nb.diagnose.events import Events
 from kimi_nb.diagnose.matching import Line, Match
 
 _SHOWN = 5  # error lines that are kept of one rank
+
+
+class Untold(NamedTuple):
+    """The first errors of a rank for which no cause is known; ``rank`` is its name as `Event` has it."""
+
+    rank: int | str | None
+    lines: tuple[Line, ...]
 
 
 class Sight:
@@ -141,7 +150,7 @@ class Sight:
         if len(mine) < _SHOWN or (raised and not any(raises(one) for one, _ in mine)):
             mine.append((line, event))
 
-    def unknown(self) -> dict[int | None, list[Line]]:
+    def unknown(self) -> list[Untold]:
         """Return the first error lines of each rank for which no cause is known.
 
         Of a rank that failed because of others, only exceptions of its own are kept.
@@ -149,15 +158,13 @@ class Sight:
         matches = self.matches
         caused = {rank_of(one.line) for one in matches if not one.signature.cascade}
         followed = {rank_of(one.line) for one in matches if one.signature.cascade}
-        told = {
-            rank: [line for line, event in mine if not event.harmless]
-            for rank, mine in self._errors.items()
-        }
-        return {
-            rank: mine
-            for rank, mine in told.items()
-            if mine and rank not in caused and (rank not in followed or any(map(raises, mine)))
-        }
+        out = []
+        for rank, told in self._errors.items():
+            mine = [(line, event) for line, event in told if not event.harmless]
+            lines = tuple(line for line, _ in mine)
+            if lines and rank not in caused and (rank not in followed or any(map(raises, lines))):
+                out.append(Untold(mine[0][1].rank, lines))
+        return out
 
 
 def _by_the_way(event: Event, serves: Line) -> bool:
@@ -194,7 +201,7 @@ def ordered(seen: Iterable[Sight]) -> list[Candidate]:
 
 
 def _ordered(seen: Sequence[Sight]) -> list[Candidate]:
-    return event_roles.ordered(
+    return event_order.ordered(
         [_candidate(event, one.program) for one in seen for event in one.events]
     )
 

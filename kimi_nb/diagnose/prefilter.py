@@ -37,7 +37,7 @@ ERRORS = (
     r"\d C \d+ \d+\] ",  # Ray's daemons, as they end
     # SGLang writes no level.
     r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|[Ee]rror|timed out)",
-    r"Exception ignored in|Root Cause \(first observed",
+    r"Exception (?:ignored in|raised in creation task)|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
     "(?:NCCL|RCCL) WARN|UCX Fatal|Transport retry count",
     r"nvshmem\S*:\d+: |nvlink error |ninja: build stopped",
@@ -46,9 +46,9 @@ ERRORS = (
     # How processes end.
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
     r"terminate called|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
-    r"^Failed: (?:CUDA|Assertion) error |: Assertion `.*' failed\.",
-    "Memory access fault|MPI_ABORT|A worker died|Xid|Resource temporarily unavailable",
-    r"exit ?[cC]ode:? *-?[1-9]|\bsignal (?:[1-9]|SIG)|fatal error: ",
+    r"^Failed: (?:C(?:UDA|uda)|Assertion) error |: Assertion `.*' failed\.",
+    r"Memory access fault|MPI_ABORT|^Abort\(\d+\) on node|^= +RANK \d+ PID|A worker died|Xid|Resource temporarily unavailable",
+    r"[Ee]xit ?[cC]ode:? *-?[1-9]|is dead|marked dead|\bsignal (?:[1-9]|SIG)|fatal error: ",
 )
 RANKS = process_ranks.TOLD
 SERVES = "Application startup complete"

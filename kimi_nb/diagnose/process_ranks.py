@@ -16,34 +16,47 @@ import re
 from kimi_nb.diagnose.line_grammar import Said
 
 _MOST = 4096  # processes of one log
-# How a process tells its number among all of its group: vLLM, its parallel state, NCCL.
+# How a process tells its number among all of its group: vLLM, its parallel state, NCCL, LCCL; its
+# device: NVSHMEM; and how a launcher tells the number of a process that it names: MPI, torchrun.
 TOLD = (
     r"\bworld_size=(?P<world>\d+),? rank=(?P<rank>\d+)",
     r"\brank (?P<rank>\d+) in world size (?P<world>\d+)",
-    r"\brank (?P<rank>\d+) nranks (?P<world>\d+)",
+    r"\brank (?P<rank>\d+) n[rR]anks (?P<world>\d+)",
+    r"\brank (?P<rank>\d+)/(?P<world>\d+) running devId:",
+    r":\d+:\d+ \[(?P<device>\d+)\] NVSHMEM INFO ",
+    r"\bprocess rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)",
+    r"\blocal_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)",
 )
-_TOLD = tuple(map(re.compile, TOLD))
+_TOLD = tuple(re.compile(one) for one in TOLD if "<rank>" in one)
 
 
 class ProcessRanks:
-    """The rank that each process of a log has told; of several groups that of the largest."""
+    """The rank that is told of each process of a log; of several groups that of the largest."""
 
     def __init__(self) -> None:
-        self._ranks: dict[str, tuple[int, int]] = {}  # world size and rank, by process
+        # World size and rank, or the device of which nothing else is told, by process.
+        self._ranks: dict[str, tuple[int, int | str]] = {}
 
     def take(self, said: Said) -> None:
-        """Note the rank that a line tells of the process that wrote it."""
-        if not said.process or len(self._ranks) >= _MOST:
+        """Note the rank that a line tells of the process that wrote it, or of the one it names."""
+        if len(self._ranks) >= _MOST:
+            return
+        if said.speaker == "NVSHMEM" and said.level == "INFO":
+            self._note(said.process, 0, str(said.rank))
             return
         for pattern in _TOLD:
             found = pattern.search(said.text)
             if found is not None:
-                world = int(found["world"])
-                if world > self._ranks.get(said.process, (0, 0))[0]:
-                    self._ranks[said.process] = world, int(found["rank"])
+                told = found.groupdict()
+                other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
+                self._note(other or said.process, int(told.get("world", 1)), int(told["rank"]))
                 return
 
-    def of(self, process: str) -> int | None:
+    def _note(self, process: str, world: int, rank: int | str) -> None:
+        if process and world > self._ranks.get(process, (-1, 0))[0]:
+            self._ranks[process] = world, rank
+
+    def of(self, process: str) -> int | str | None:
         """Return the rank of a process (`line_grammar.Said.process`), or None if it told none."""
         if process in self._ranks:
             return self._ranks[process][1]

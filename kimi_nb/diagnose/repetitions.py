@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from kimi_nb.diagnose import collectives, event_roles
+from kimi_nb.diagnose import collectives, event_order
+from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.event_roles import Candidate
-from kimi_nb.diagnose.events import Event
 
 
 def standing_for(found: Sequence[Candidate]) -> list[Event]:
@@ -37,14 +37,14 @@ def _key(one: Candidate) -> Hashable:
     if event.said.grammar == "slurm" or collectives.tells(one):
         return None
     return (
-        event_roles.process(one),
+        event_order.process(one),
         one.rank,
         event.rank,
         one.role,
         one.vague,
         one.special,
         one.death,
-        event_roles.quoted(one),
+        event_order.quoted(one),
         event.root.type if event.root is not None else "",
         tuple(match.key for match in event.matches),
         event.stopped,

@@ -2,7 +2,7 @@
 
 Example::
 
-    stopping.forgiven(event_roles.ordered(candidates), sights)  # events that are no failures
+    stopping.forgiven(event_order.ordered(candidates), sights)  # events that are no failures
 
 Engines that are told to stop one after the other lose each other, and say so as they do when one has
 failed. They have not failed if the order came first, and if nobody ended without a word.
@@ -15,8 +15,8 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from kimi_nb.diagnose import followers, matching
+from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.event_roles import Candidate, Role
-from kimi_nb.diagnose.events import Event
 from kimi_nb.diagnose.matching import Line
 
 _RECEIVED = "received: stopping all ranks"  # by a launcher (data/bundle/launch_online_dp.py)

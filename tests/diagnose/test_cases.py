@@ -29,6 +29,7 @@ DRAWS = {
         "tenth_draw",
         "eleventh_draw",
         "twelfth_draw",
+        "rank_forms",
     )
 }
 FAILURES = DRAWS["failures"]

@@ -67,10 +67,24 @@ def test_there_are_as_many_codes_as_the_runtime_has():
     assert len(data_files.facts("diagnose/codes/acl")["codes"]) > 150
 
 
+def test_a_transport_says_more_than_words_that_fit_everywhere():
+    said = ["Local block size 16 is not divisible by that of the other side"]
+    nixl = ["/opt/vllm/distributed/kv_transfer/kv_connector/v1/nixl/worker.py"]
+    assert components.of(said, "AssertionError", nixl, "").id == "nixl"
+    assert components.of(said, "AssertionError", ["/opt/vllm/config/parallel.py"], "").id == (
+        "configuration"
+    )
+    assert components.of(["API call is not supported"], "", [], "NCCL").id == "nccl"
+    # Whoever catches a signal is not who caused it.
+    assert components.of(["Caught signal 11 (Segmentation fault)"], "", [], "ucx").id == "library"
+
+
 @pytest.mark.parametrize("one", components.entries(), ids=[one.id for one in components.entries()])
 def test_a_part_is_whole(one):
     given = data_files.facts("diagnose/components")[one.id]
-    assert given.keys() <= {"title", "words", "raised", "frames", "speaker", "help", "see"}
+    assert given.keys() <= {
+        *("title", "words", "raised", "frames", "speaker", "general", "transport", "help", "see")
+    }
     assert one.title and one.help and "{" not in one.way_out("n1")
     assert one.words or one.frames or one.raised
     notebook, _, heading = one.see.partition("#")

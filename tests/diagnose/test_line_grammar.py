@@ -75,6 +75,67 @@ LINES = {
         "EngineCore",
     ),
     "DeepEP timeout check failed: rank = 6, no": (6, "", ""),
+    "DeepEP dispatch CPU timeout, rank 3, no": (3, "", ""),
+    "[2026-05-21 16:41:11 DP0 ATTN_CP7 MOE_DP1 TP7] no": ("DP0 ATTN_CP7 MOE_DP1 TP7", "", ""),
+    "[16:41:11 TP7] no": ("TP7", "", ""),
+    "[DP1 TP3] no": ("DP1 TP3", "", ""),
+    "[gpu=3] no": ("[3]", "", ""),
+    "[Rank 3/8] no": (3, "", ""),
+    "RANK 3 no": (3, "", ""),
+    "rank3: no": (3, "", ""),
+    "FluxError: Rank 3 has no": (3, "", ""),
+    "the flux on rank 3 is no": (3, "", ""),
+    "the flux of remote rank: 3, no": (None, "", ""),
+    "[3] is setting up NCCL communicator with no": (3, "", ""),
+    "[TRT-LLM] [RANK 2] [E] no": (2, "ERROR", "TRT-LLM"),
+    "Abort(37) on node 5 (rank 5 in comm 0): Fatal error in PMPI_Init: no": (5, "", ""),
+    "prterun noticed that process rank 48 with PID 7 on node h1 said no": (48, "", ""),
+    "=   RANK 3 PID 123 RUNNING AT no": (3, "", ""),
+    "[h1:167] *** Process received signal, no": (None, "", ""),
+    "[ERROR] HCCL(7,python):2026-11-22-05:49:28.123.456 [x.cc:1][9][Init][Rank]rank[5] no": (
+        5,
+        "ERROR",
+        "HCCL",
+    ),
+    "[ERROR] HCCL(7,python):2026-11-22-05:49:28.123.456 [x.cc:1]remote rank:[4], rankId[5] no": (
+        5,
+        "ERROR",
+        "HCCL",
+    ),
+    "[ERROR] RUNTIME(7,python):2026-11-22-05:49:28.123.456 [x.cc:1]9 device_id=6, no": (
+        "[6]",
+        "ERROR",
+        "RUNTIME",
+    ),
+    "[ERROR] TDT(7,python):2026-11-22-05:49:28.123.456 [x.cpp:1]deviceLogicId[2] no": (
+        "[2]",
+        "ERROR",
+        "TDT",
+    ),
+    "(VllmWorkerProcess pid=7) ERROR 08-28 02:33:28 x.py:6] NPU out of memory (NPU 6; no": (
+        "[6]",
+        "ERROR",
+        "VllmWorkerProcess",
+    ),
+    "ERROR 01-29 08:37:48 [c.py:5] Engine core proc EngineCore_DP1 died, no": (1, "ERROR", ""),
+    "ERROR 01-29 08:37:48 [c.py:5] Process ApiServer_2 (PID: 359) died, no": (2, "ERROR", ""),
+    "(EngineCore pid=7) ERROR 08-25 12:24:19 [m.py:6] Worker proc Worker_TP3 died, no": (
+        "Worker_TP3",
+        "ERROR",
+        "EngineCore",
+    ),
+    "(raylet) The node with address: 192.0.2.7 and node name: h7 has been marked dead, no": (
+        "ip=192.0.2.7",
+        "",
+        "raylet",
+    ),
+    "[12-16 14:27:08] Rank 2 scheduler says no": (2, "", ""),
+    "[vllm]: (VllmWorker rank=1 pid=9) ERROR 08-28 02:33:28 [a.py:6] no": (
+        1,
+        "ERROR",
+        "VllmWorker",
+    ),
+    "[ERROR] Traceback says no": (None, "ERROR", ""),
     "-- Process 5 terminated with the following error: no": (5, "", ""),
     "/opt/nvshmem/src/host/topo/topo.cpp:469: [GPU 3] Peer GPU 0 no": (3, "", ""),
     "(VllmWorkerProcess pid=7) ERROR 08-28 02:33:28 x.py:6] GPU 3 has a total capacity of no": (
@@ -155,6 +216,37 @@ def test_lines_of_json_are_read_by_their_keys():
     assert (said.level, said.source, said.text) == ("ERROR", "a/b.go:12", "no: gone")
     nested = line_grammar.of('{"level":"WARN","fields":{"message":"slow"},"target":"a::b"}')
     assert (nested.level, nested.text, nested.calm) == ("WARNING", "slow", True)
+
+
+DRAWN = "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.17s/it]"
+BEGUN = (
+    "(Worker_TP1 pid=9) ERROR 08-28 02:33:28 [a.py:6] FluxError: no",
+    "[rank5]:[E226 11:16:37.121617583 ProcessGroupNCCL.cpp:616] [Rank 5] no",
+    "[2026-08-04 14:43:00 DP4 TP4 EP4] Scheduler hit an exception: no",
+    "ERROR 08-28 02:33:28 [a.py:6] no",
+)
+
+
+@pytest.mark.parametrize("begun", BEGUN)
+@pytest.mark.parametrize(
+    "before", [DRAWN, "Extension modules: numpy.core._multiarray_umath, PIL._imaging", DRAWN + "\r"]
+)
+def test_a_line_begins_where_an_engine_began_it(before, begun):
+    assert line_grammar.own(before + begun) == begun
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        *BEGUN,
+        DRAWN + " (Worker_TP1 pid=9) is what it waits for",
+        "(Worker_TP1 pid=9) ERROR 08-28 02:33:28 [a.py:6] FluxError(Worker_TP2 pid=9) no",
+        "FluxError: the flux is gone for good, it is.[rank5]:no",
+        '{"log":"as long as a bar.(Worker_TP1 pid=9) ERROR 08-28 02:33:28 [a.py:6] no"}',
+    ),
+)
+def test_a_line_that_was_begun_before_is_left_alone(line):
+    assert line_grammar.own(line) == line
 
 
 def test_plain_text_is_left_alone():

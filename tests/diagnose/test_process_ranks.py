@@ -8,7 +8,7 @@ import random
 import pytest
 
 from kimi_nb.cli import main
-from kimi_nb.diagnose import doctor, process_ranks, rank_places
+from kimi_nb.diagnose import doctor, prefilter, process_ranks, rank_places
 from kimi_nb.diagnose.line_grammar import of
 from kimi_nb.plan import build
 
@@ -93,6 +93,52 @@ def test_ranks_are_of_one_process_and_their_number_is_bounded():
     assert ranks.of("|192.0.2.2|4999") is None and ranks.of("") is None
 
 
+CRASH = "[h1:345:0:345] Caught signal 11 (Segmentation fault: address not mapped to object)"
+NAMED = {
+    "mpirun noticed that process rank 11 with PID 345 on node h1 exited on signal 11 (Segmentation "
+    "fault).": 11,
+    "h1:345:345 [3] NVSHMEM INFO NVSHMEM symmetric heap base = 0x7f00": "[3]",
+    "h1:345:351 [3] NCCL INFO comm 0x55 rank 11 nRanks 16 nNodes 2 localRanks 8": 11,
+}
+
+
+@pytest.mark.parametrize("told", NAMED)
+def test_what_is_told_of_a_process_is_its_rank(told, tmp_path):
+    assert first(tmp_path, CRASH, told).rank == NAMED[told]
+    assert first(tmp_path, told, CRASH).rank == NAMED[told]
+    assert first(tmp_path, CRASH, told.replace("345", "346")).rank is None
+
+
+def test_a_rank_says_more_of_a_process_than_its_device(tmp_path):
+    lines = list(NAMED)
+    assert first(tmp_path, CRASH, *lines).rank == first(tmp_path, CRASH, *lines[::-1]).rank == 11
+
+
+@pytest.mark.parametrize(
+    ("process", "other", "one"),
+    [
+        ("(Worker_TP1 pid=7) no", "(Worker_TP1 pid=7) no", True),
+        ("(Worker_TP1 pid=7) no", "(Worker_TP2 pid=8) no", False),
+        ("(Worker_TP1 pid=7) no", "no", True),
+        ("h1:7:9 [3] misc/shm.cc:112 NCCL WARN no", "(Worker_TP1 pid=7) no", True),
+        ("h1:7:9 [3] misc/shm.cc:112 NCCL WARN no", "(Worker_TP1 pid=8) no", False),
+    ],
+)
+def test_lines_are_of_one_process_unless_each_names_its_own(process, other, one):
+    assert process_ranks.one_process(of(process), of(other)) is one
+    assert process_ranks.one_process(of(other), of(process)) is one
+
+
+def test_which_lines_tell_a_rank_at_most():
+    def only(*lines):
+        return [prefilter.only_ranks(known) for _, known in prefilter.numbers(lines)]
+
+    told = [line.format(rank=2) for line in TOLD]
+    assert only(*told) == [True] * len(told)
+    assert only(f"{told[2]} - ERROR: no", "ERROR no", CRASH) == [False] * 3
+    assert only("bread and butter") == []
+
+
 def test_lines_that_only_tell_ranks_do_not_use_up_what_is_examined(tmp_path):
     many = [HERE + TOLD[2].format(rank=11)] * 700
     found = first(tmp_path, *many, *failing(HERE), *failing(THERE))
@@ -127,10 +173,27 @@ def test_a_known_failure_names_its_worker_too(tmp_path):
     assert [one.rank for one in report.also] == ["DP1_TP0_EP8"]
 
 
+@pytest.mark.parametrize("name", ["TP3", "DP0_TP3_EP3", "DP1_TP0_EP8"])
+def test_an_error_without_a_known_cause_names_its_worker_too(name, tmp_path):
+    path = tmp_path / "serve.log"
+    path.write_text("\n".join(failing(f"(Worker_{name} pid=400) ")) + "\n")
+    report = doctor.examine(path)
+    assert report.first.rank == name and [one.rank for one in report.unknown] == [name]
+    assert f"{report.unknown[0].node}, rank {name}" in str(report.table().rows)
+
+
+def test_an_error_without_a_known_cause_is_of_the_host_that_ray_names(tmp_path):
+    path = tmp_path / "serve.log"
+    path.write_text("\n".join(failing("(RayWorkerWrapper pid=7, ip=192.0.2.3) ")) + "\n")
+    report = doctor.examine(path)
+    assert [one.rank for one in report.unknown] == [report.first.rank] == ["ip=192.0.2.3"]
+
+
 def test_with_a_plan_and_in_the_log_of_a_rank_its_number_counts(tmp_path):
     plan = build.plan("k2.6", "a3", "pd")
     found = first(tmp_path, *failing("(Worker_DP0_TP3_EP3 pid=400) "), plan=rank_places.of(plan))
     assert found.rank == 0
+    assert doctor.examine(tmp_path, rank_places.of(plan)).unknown[0].rank == 0
     (tmp_path / "rank_0.log").write_text("\n".join(failing("(Worker_DP0_TP3_EP3 pid=400) ")) + "\n")
     (tmp_path / "serve.log").unlink()
     assert doctor.examine(tmp_path).first.rank == 0

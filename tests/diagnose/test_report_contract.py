@@ -52,7 +52,7 @@ FINDING = {
 }
 UNKNOWN = {
     "node": str,
-    "rank": int | None,
+    "rank": int | str | None,
     "devices": list,
     "file": str,
     "line": int,

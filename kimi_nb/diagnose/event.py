@@ -1,0 +1,97 @@
+"""What one process says of one failure: an announcement, frames, exceptions, details, signatures.
+
+`events` makes them of the lines of a log.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from kimi_nb.diagnose import line_grammar
+from kimi_nb.diagnose.line_grammar import Said
+from kimi_nb.diagnose.matching import Line, Match
+
+# What an exception says only of others: the next one in the chain is the one that counts.
+HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
+
+
+@dataclass(slots=True)
+class Raised:
+    """One exception of a chain: its type without the module, its message, and its line."""
+
+    type: str
+    text: str
+    line: Line
+    said: str
+    link: str = ""  # how it came from the one before: "cause", "handling" or ""
+    frames: tuple[str, ...] = ()  # the files of its own innermost frames
+
+
+@dataclass(slots=True)
+class Event:
+    """What one process says of one failure.
+
+    Attributes:
+        lines: The lines that tell of it, the announcement first; none of source code.
+        said: The first line, taken apart.
+        raised: The exceptions, in the order of the log.
+        frames: The files of the innermost frames, the innermost last.
+        matches: What signatures know of its lines.
+        harmless: Why it is no failure ("refused", "ignored", "stopped"), or "".
+        stopped: Whether the program had been told to stop before.
+        rank: Who speaks, as `line_grammar.Said` has it; of a native line whom it belongs to.
+        remote: The process in which Ray says that its exception was raised, or that it lost, or "".
+
+    The others are for `events`, while lines are added: how many lines were, the level at which its
+    frames are written, whether the next line is of a traceback, how the next exception is linked to
+    the last, what stands before its lines, whether its program has begun another record since, and
+    whether the frames are those of the thread that aborted (None: of a traceback).
+    """
+
+    said: Said
+    lines: list[Line]
+    raised: list[Raised] = field(default_factory=list)
+    frames: list[str] = field(default_factory=list)
+    matches: list[Match] = field(default_factory=list)
+    harmless: str = ""
+    stopped: bool = False
+    rank: int | str | None = None
+    label: str = ""
+    remote: str = ""
+    traced: int = 0
+    framed_at: str = ""
+    inside: bool = False
+    link: str = ""
+    indent: str = ""
+    moved_on: bool = False
+    stack: bool | None = None
+
+    @property
+    def first(self) -> Line:
+        """The line with which it begins; it orders the events."""
+        return self.lines[0]
+
+    @property
+    def root(self) -> Raised | None:
+        """The exception that says most: the cause of a chain, or what its handling made of it."""
+        real = [one for one in self.raised if not HOLLOW.search(one.type)] or self.raised
+        if not real:
+            return None
+        at = 0
+        for number, one in enumerate(real[1:], 1):
+            if one.link != "cause" and not real[at].text:
+                at = number
+        return real[at]
+
+    @property
+    def line(self) -> Line:
+        """The line that says most."""
+        if self.root is not None and (self.root.text or not self.matches):
+            return self.root.line
+        return self.lines[0]
+
+    @property
+    def texts(self) -> str:
+        """All that it says, one line after the other."""
+        return "\n".join(line_grammar.of(line.text).text for line in self.lines)

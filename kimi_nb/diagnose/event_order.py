@@ -1,0 +1,189 @@
+"""Tell which of all events came first, and what only repeats, follows from or sums up others.
+
+Example::
+
+    event_order.ordered(candidates)  # of `event_roles.of`; the first failure first
+
+First is the root or the death whose process reported its first error before the others (`collectives`
+says whom a collective that timed out accuses).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kimi_nb.diagnose import matching
+from kimi_nb.diagnose.event_roles import Candidate, Role
+
+# How a process tells that it aborts, and what Ray says of it afterwards.
+_ABORTED = re.compile(r"^(?:Fatal Python error: |\*\*\* SIG[A-Z]+ received)", re.MULTILINE)
+_DIED = re.compile(r"^A worker died or was killed")
+# What one process only repeats of another.
+_QUOTED = re.compile(r"Worker failed with error|RayTaskError")
+
+
+def ordered(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events, the first failure first: by role, then by the time of their process.
+
+    The time of an event is that of the first error of its process: what a process says last may
+    only sum up what it said before.
+    """
+    kept = _late(_lost(_special(_hearsay(found))))
+    when = _timed(kept)
+    begun = _begun(kept, when)
+    firm = any(one.role is Role.ROOT and not one.death for one in kept)
+
+    again = [quoted(one) for one in kept]
+    told = {_key(one) for one, repeats in zip(kept, again, strict=True) if not repeats}
+
+    def rank(at: int) -> tuple[bool, int]:
+        one = kept[at]
+        return (one.rank is None, one.rank if one.rank is not None else 0)
+
+    def weight(at: int) -> tuple[object, ...]:
+        one = kept[at]
+        untimed = one.death and not one.event.first.time
+        return (
+            one.role,
+            one.vague or (one.role is Role.WRAPPER and bool(_DIED.search(one.event.said.text))),
+            # A death explains what happened where nothing else does; it is no rival to a cause that
+            # its own log tells, unless its time says that it came before.
+            one.death and firm and (untimed or _explained(one, kept)),
+            again[at] and _key(one) in told,
+            begun[process(one)],
+            when[at],
+        )
+
+    # Among files the lower rank counts, within a file the line that stands first.
+    weights = [weight(at) for at in range(len(kept))]
+    places: dict[tuple[object, ...], tuple[bool, int]] = {}
+    for at, one in enumerate(kept):
+        key = (weights[at], one.event.first.file)
+        places[key] = min(places.get(key, rank(at)), rank(at))
+
+    def order(at: int) -> tuple[object, ...]:
+        first = kept[at].event.first
+        return (weights[at], places[weights[at], first.file], first.file, first.number)
+
+    return [kept[at] for at in sorted(range(len(kept)), key=order)]
+
+
+def _key(one: Candidate) -> str:
+    """Return what an event is of: its signature or its exception."""
+    if one.match is not None:
+        return one.match.signature.id
+    return one.event.root.type if one.event.root is not None else ""
+
+
+def quoted(one: Candidate) -> bool:
+    """Return whether an event only repeats what another process raised."""
+    return bool(_QUOTED.search(one.line.text))
+
+
+def _timed(found: Sequence[Candidate]) -> list[str]:
+    """Return when each event was; one above the first time of its file has that time."""
+    when = matching.times([one.event.first.time for one in found])
+    first: dict[str, str] = {}
+    for one, time in zip(found, when, strict=True):
+        file = one.event.first.file
+        first[file] = min(first.get(file, time), time)
+    return [
+        first[one.event.first.file] if not one.event.first.time and not one.death else time
+        for one, time in zip(found, when, strict=True)
+    ]
+
+
+def _begun(found: Sequence[Candidate], when: Sequence[str]) -> dict[tuple[str, ...], str]:
+    """Return when each process reported its first error."""
+    begun: dict[tuple[str, ...], str] = {}
+    for one, time in zip(found, when, strict=True):
+        key = process(one)
+        begun[key] = min(begun.get(key, time), time)
+    return begun
+
+
+def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with what others say of a worker's end put behind what it says itself.
+
+    Ray's words come last where the worker tells that it aborts, and who only waits for one that has
+    died tells nothing.
+    """
+    if any(_ABORTED.search(one.event.texts) for one in found):
+        found = [
+            replace(one, role=Role.WRAPPER) if _DIED.search(one.event.said.text) else one
+            for one in found
+        ]
+    # Who waits for a process that has died waits in vain.
+    dead = any(one.match is not None and one.match.signature.id == "worker-died" for one in found)
+    return [one for one in found if not (dead and one.role is Role.WAITS)]
+
+
+def _lost(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with the ends of processes that only lost another rank put last."""
+    lost = {(one.node, one.rank) for one in found if one.role is Role.CASCADE}
+    return [
+        replace(one, role=Role.WRAPPER)
+        if one.role is Role.EXIT
+        and (one.match is None or one.match.signature.id == "rank-died")
+        and (one.node, ended(one)) in lost
+        else one
+        for one in found
+    ]
+
+
+def ended(one: Candidate) -> int | None:
+    """Return the rank whose end an event reports, or that of its process."""
+    if one.match is not None and one.match.signature.id == "rank-died":
+        return int(one.match.found["rank"])
+    return one.event.rank if isinstance(one.event.rank, int) else one.rank
+
+
+def _late(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with unknown ones put last that a known consequence explains.
+
+    Those are errors of which nothing is known, and exceptions after the first consequence.
+    """
+    when = matching.times([one.event.first.time for one in found])
+    followed = [
+        time
+        for one, time in zip(found, when, strict=True)
+        if one.role is Role.CASCADE and one.match is not None
+    ]
+    out = []
+    for one, time in zip(found, when, strict=True):
+        late = bool(followed) and (one.vague or time > min(followed))
+        unknown = one.role is Role.ROOT and one.match is None and not one.death
+        out.append(replace(one, role=Role.WRAPPER) if unknown and late else one)
+    return out
+
+
+def process(one: Candidate) -> tuple[str, ...]:
+    """Return what tells the process of an event from all others."""
+    # A library names the host beside the number of the process that it is in.
+    return one.node, one.event.first.file, one.event.said.process.rpartition("|")[2]
+
+
+def _explained(death: Candidate, among: Sequence[Candidate]) -> bool:
+    """Return whether the log of the process that died says itself why."""
+    rank = ended(death)
+    return any(
+        one.role is Role.ROOT
+        and not one.death
+        and one.node == death.node
+        and (rank is None or one.rank == rank)
+        for one in among
+    )
+
+
+def _special(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events without general signatures where the same process says more."""
+    special = {process(one) for one in found if one.special and one.role is Role.ROOT}
+    out = []
+    for one in found:
+        general = one.match is not None and one.match.signature.general
+        if general and one.role is Role.ROOT and not one.death and process(one) in special:
+            one = replace(one, role=Role.WRAPPER)
+        out.append(one)
+    return out

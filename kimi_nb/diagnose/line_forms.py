@@ -1,0 +1,176 @@
+r"""Tables of how programs, and what is put around their lines, begin a line.
+
+`WRAPPERS` are what containers, pods, journald, Ray and launchers put in front of a line, `SPEAKERS`
+what names the process, and `NATIVE` how each kind of program begins its lines (vLLM, glog and klog,
+torch, NCCL, UCX, CANN, Rust, Go). A row more is a program more. `line_grammar` reads a line by them.
+
+>>> NATIVE[0][1].match("ERROR 11-22 05:49:28 [a.py:7] no")["source"]
+'a.py:7'
+"""
+
+from __future__ import annotations
+
+import re
+
+_LEVELS = r"TRACE|DEBUG|INFO|NOTICE|EVENT|WARN(?:ING)?|ERROR|CRITICAL|FATAL"
+_LEVEL = rf"(?P<level>{_LEVELS})"
+_DAY = r"\d{4}[-/]?\d\d[-/]?\d\d"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,:]\d[\d.]*)?"
+_PLACE = r"(?P<named>(?:[A-Z]+(?:_[A-Z]+)*\d+ ?)+)"  # of a process in its groups: DP1 ATTN_CP3 TP7
+
+# How the lines of engines begin, before which another program may put what it likes.
+_SPOKEN = (
+    r"(?=\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]*pid=\d|\[rank\d+\]|"
+    rf"\[{_DAY} {_CLOCK} [A-Z_]+\d)"
+)
+# Where the line of an engine begins behind what another program wrote without a break, such as a bar.
+GLUED = re.compile(
+    r"(?:(?<=[^\s(])|(?<=\r))(?=\((?:EngineCore|Worker|Vllm|API|Api|RayWorker)\w*[^()]* pid=\d+[^()]*\) |"
+    rf"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])"
+)
+# What is put around a line, with what it tells of its origin.
+WRAPPERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?:(?:#033|ESC|\^\[)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
+        r"std(?:err|out): ?",
+        rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
+        r"REHEARSAL:? +",
+        r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
+        r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
+        r"(?=[\[(A-Z\d])",  # stern: pod and container
+        r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
+        r"[\w.-]+ +\| ?",  # docker compose
+        r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d)\t|\[{_DAY}T{_CLOCK}Z\] ",  # collectors, CI
+        rf"{_DAY} {_CLOCK} \| (?:{_LEVELS}) \| std(?:err|out) \| ",  # FastChat
+        # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
+        rf"{_DAY} {_CLOCK} (?:(?:\[(?:(?i:{_LEVELS})|(?P<node>[A-Za-z]\w*))\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
+        r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
+        rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
+        r"\[Stage-\d+\] ",
+        # the border of a terminal's pane; a box that rich draws around a traceback stays
+        r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
+        r"\[\d+\] (?=\[rank\d)",  # a pid
+        # a host, as pdsh writes it
+        r"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3}): ?"
+        rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called)",
+        # a host, or a service, as programs that start others write it
+        rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\]:? "
+        r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
+        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/])",  # srun --label
+        r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
+        # mpirun --tag-output --timestamp-output
+        r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
+        r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
+        r"\[(?P<task>\d+)\]<std(?:err|out)>: ?",  # horovod
+        r"\[default(?P<task>\d+)\]: ?",  # torchrun --log-dir
+    )
+)
+# Who speaks; the innermost counts. `parts` are the places of a parallel group.
+SPEAKERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\((?P<who>(?:EngineCore|Worker|Vllm|APIServer|ApiServer)\w*?)(?P<parts>(?:_[A-Z]*\d+)+)? "
+        r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+        r"\((?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)\) ",
+        r"\((?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+        r"\((?P<who>[^()\s=]+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?) (?:rank=(?P<torch>\d+) )?"
+        r"pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+        r"\(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+        r"\[rank(?P<torch>\d+)\]: ?",
+        rf"\[(?P<time>(?:{_DAY} )?{_CLOCK}) {_PLACE}\] ",  # SGLang
+        rf"\[ {_PLACE}\] ",
+        r"\[(?P<named>(?:[A-Z_]*[DTPEC]P\d+ ?)+)\] ",
+        r"\[gpu_?(?:id)?=(?P<local>\d+)\] ",  # SGLang 0.2
+        r"(?P<our>rank (?P<torch>\d+)): ",
+        r"node (?P<node>[A-Za-z0-9][\w.-]*): ",  # our jobs
+        r"(?P<door>load_balance_proxy\w*\.py|\w*proxy_server\w*\.py|vllm-router|mini_lb): ",
+    )
+)
+# How programs begin their lines, once what is around them is gone.
+NATIVE = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        ("vllm", rf"{_LEVEL} \d\d-\d\d {_CLOCK} \[?(?P<source>[\w./-]+:\d+)\] ?"),
+        ("uvicorn", rf"{_LEVEL}: {{2,}}"),
+        (
+            "cann",
+            rf"\[{_LEVEL}\] ?(?P<who>[A-Z]+)\((?P<pid>\d+),[^)]*\):{_DAY}-{_CLOCK} "
+            r"\[(?P<source>[\w.]+:\d+)\](?:\[\d+\])?",
+        ),
+        (
+            "torch_npu",
+            rf"\[{_LEVEL}\] {_DAY}-{_CLOCK} \(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), "
+            r"RankID:(?P<npu>-?\d+)\) ?",
+        ),
+        ("torch_npu", rf"\[\d+\] \[{_DAY} {_CLOCK}\] [\w.]+: \[{_LEVEL}\] (?:\[\d+\] )?"),
+        (
+            "atb",
+            rf"\[{_DAY} {_CLOCK}\] \[(?P<level>trace|debug|info|warn|error|critical)\] \[(?P<pid>\d+)\] "
+            r"(?:\[(?P<source>[\w.]+:\d+)\] )?",
+        ),
+        (
+            "nccl",
+            rf"(?:\[{_DAY} {_CLOCK}\] )?(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] "
+            r"(?:(?P<source>[\w./]+:\d+) )?(?P<who>NCCL|NVSHMEM|RCCL) (?P<level>INFO|WARN|ERROR) ",
+        ),
+        ("nccl", r"\[(?P<local>\d+)\] (?P<source>[\w./]+:\d+) (?P<who>NCCL) (?P<level>INFO|WARN) "),
+        (
+            "torch",
+            r"\[(?P<level>[DIWEF])(?:\d{3,4} [\d:.]+)? (?P<source>[\w./]+:\d+)\] ?"
+            r"(?:\[[^]]*?Rank (?P<torch>\d+)\] ?)?",
+        ),
+        ("glog", r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] ?"),
+        (
+            "ucx",
+            r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+\] +"
+            r"(?P<source>[\w.]+:\d+) +(?P<who>UCX) +(?P<level>DEBUG|INFO|WARN|ERROR|FATAL|DIAG) +",
+        ),
+        (
+            "ucx",
+            r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
+            r"(?:(?P<who>UCX) +)?(?:(?P<level>Fatal|FATAL|ERROR|WARN):? +)?",
+        ),
+        ("ucx", r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?=Caught signal)"),
+        ("mpi", r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] (?=\*\*\* |Signal|Failing at )"),
+        (
+            "ray",
+            rf"\[{_DAY} {_CLOCK} (?P<level>[DIWEC]) \d+ \d+\] "
+            r"(?:\((?P<who>\w+)\) )?(?:(?P<source>[\w.]+:\d+): )?",
+        ),
+        (
+            "tensorrt",
+            rf"(?:\[\d\d/\d\d/{_DAY[:5]}-{_CLOCK}\] )?\[(?P<who>TRT-LLM)\] "
+            r"(?:\[RANK (?P<torch>\d+)\] )?\[(?P<level>[TVDIWEF])\] ",
+        ),
+        ("tensorrt", rf"\[(?P<who>TensorRT-LLM)\]\[{_LEVEL}\] "),
+        (
+            "slurm",
+            r"(?P<who>slurmstepd|srun): (?P<level>error|fatal): "
+            r"(?=(?:(?P<node>[\w.-]+): task (?P<task>\d+):)?)",
+        ),
+        ("kernel", r"(?:(?P<who>kernel): ?)?\[ *\d+\.\d+\] "),
+        (
+            "rust",
+            rf"{_DAY}[T ]{_CLOCK}Z? +{_LEVEL} (?:(?P<door>(?:sglang|vllm)_router\w*)|[a-z]\w*)(?:::\w+)+: "
+            r"(?:(?P<source>[\w/.-]+\.rs:\d+): )?",
+        ),
+        ("rust", rf"\[(?P<door>Router) \(Rust\)\] {_DAY} {_CLOCK} - {_LEVEL} - "),
+        ("logfmt", rf"time=\S+ level={_LEVEL} (?:source=(?P<source>\S+) )?msg="),
+        (
+            "python",
+            rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +(?:[\w.-]+ (?:\d+|[|-]) )?"
+            rf"\[?{_LEVEL}\b\]? *(?:[|:-]+ )?(?:(?P<source>[\w./]+:\d+)[ \]:-]+)?",
+        ),
+        ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),
+        ("python", rf"{_LEVEL}:[\w.]+:"),
+        ("bare", rf"\[{_LEVEL}\] +"),
+        ("bare", rf"(?:\d\d-\d\d \d\d:\d\d:\d\d )?{_LEVEL} (?=[A-Z])"),
+        ("timed", r"\d\d-\d\d \d\d:\d\d:\d\d (?=[A-Z])"),
+        ("sglang", rf"\[(?:{_DAY}|\d\d-\d\d) {_CLOCK}\] "),
+    )
+)
