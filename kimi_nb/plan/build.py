@@ -575,7 +575,7 @@ def _check_context(asked: Request, flags: dict[str, Any]) -> None:
 
 def _check_context_parallel(asked: Request, role: RolePlan, values: Mapping[str, Any]) -> None:
     """Refuse context parallelism beside a draft that it does not go with at this version."""
-    split = values.get("decode-context-parallel-size", 1)
+    split = values.get("decode-context-parallel-size")
     found = context_parallel.fault(
         asked.engine,
         role.role,

@@ -85,9 +85,22 @@ def test_the_layout_and_the_engine_version_are_those_of_the_recipe():
     assert (one.named, one.errata_off, one.calibrations, one.stale) == ("", frozenset(), (), ())
 
 
-def test_a_model_without_room_is_stood_for():
-    one = build.request("k2.5", "cpu", "pd")
-    assert (one.named, one.model.name) == ("k2.5", "tiny-k2.5")
+@pytest.mark.parametrize(("layout", "stands"), [("pd", "tiny-k2.5"), ("dp", "tiny-llama")])
+def test_a_model_without_room_is_stood_for(layout, stands):
+    one = build.request("k2.5", "cpu", layout)
+    assert (one.named, one.model.name) == ("k2.5", stands)
+
+
+def test_the_transport_of_a_site_chooses_the_variant():
+    assert build.request("k2.5", "h200", "single", site="h200-slurm").recipe.variant == "slurm"
+    assert build.request("k2.5", "h200", "single", site="h200").recipe.variant == "docker"
+
+
+@pytest.mark.parametrize(("scenario", "nodes"), [("", 5), ("8p1d-dep4-dep24-8k1k", 14)])
+def test_the_example_site_has_room_for_the_scenario(scenario, nodes):
+    one = build.request("k2.5", "gb300", "pd", variant="nvfp4-inferencex", scenario=scenario)
+    assert build.recipes.nodes(one.recipe, one.scenario) == nodes <= len(one.site.nodes)
+    assert (len(one.site.nodes) > 5) == bool(scenario)
 
 
 def test_pods_run_in_the_image_of_the_engine():
@@ -103,6 +116,9 @@ def test_what_nobody_describes_is_derived_where_that_is_asked_for():
         build.plan("k2.6", "a2", "pd")
     plan = build.plan("k2.6", "a2", "pd", derive=True)
     assert plan.request.derive is True and plan.derived["steps"]
+    assert (plan.layout, plan.variant) == ("pd", "docker")
+    said = refused(NoRecipeError, build.plan, "k2.6", "a2", "pd", variant="other", derive=True)
+    assert said.startswith("variant to derive pd from: 'other' is not known")
     assert plan.title.startswith(f"DERIVED from {plan.derived['base']}, published by nobody: ")
     steps = plan.request.recipe.derivation.steps
     assert plan.derived["steps"][0] == {
@@ -216,6 +232,12 @@ def test_a_calibration_that_is_given_comes_before_that_of_the_site(on_site, tmp_
     given = measured(tmp_path, "given", graphs_gib=9)
     one = on_site("own.yaml", given=[given])
     assert [layer.graphs_gib for layer in one.calibrations] == [9]
+
+
+def test_a_site_may_name_files_only(on_site, tmp_path):
+    assert refused(ParameterError, on_site, "{x}.yaml") == (
+        f"calibration {str(tmp_path / '{x}.yaml')[:80]!r}: a path is wanted, without braces."
+    )
 
 
 def test_a_site_has_one_calibration_for_a_role(on_site, tmp_path):
@@ -413,6 +435,8 @@ def test_the_values_of_a_plan_in_figures():
     )
     assert plan.host_tuning[:2] == (("governor", "performance"), ("vm.swappiness", "0"))
     assert (plan.secrets, plan.modules, plan.jobs, plan.edits) == ({}, (), (), ())
+    assert [one.name for one in plan.clients] == ["bench"]
+    assert any(note.startswith("the front door is vllm-ascend's") for note in plan.notes)
     assert set(plan.flags) == set(plan.env) == {"prefill", "decode"} and plan.store is None
     assert plan.request.site.name == "a3-example"
 
@@ -711,6 +735,16 @@ def test_context_parallelism_beside_a_draft():
     assert context_parallel("0.22.1rc1", one, **{"decode-context-parallel-size": 2}) == ""
 
 
+def test_context_parallelism_depends_on_the_role_and_on_a_draft():
+    mtp = DRAFT | {"speculative-config.method": "deepseek_mtp"}
+    said = context_parallel("0.23.0", role("mixed"), **mtp)
+    assert "drafts go with context parallelism in prefill-decode disaggregation only" in said
+    assert context_parallel("0.23.0", role("decode"), **mtp) == ""
+    without = {"decode-context-parallel-size": 2}
+    assert context_parallel("0.17.0rc1", role("mixed"), **without) == ""
+    assert "the first request with a draft" in context_parallel("0.17.0rc1", role(), **DRAFT)
+
+
 def test_two_drafts_are_both_named():
     one = role("decode", features=("eagle3", "dflash"))
     said = context_parallel("0.22.1rc1", one, **DRAFT)
@@ -841,6 +875,8 @@ def test_the_flags_of_a_role_have_those_of_its_first_engine():
 
 
 def test_a_port_at_which_nothing_listens_is_refused():
+    plan = build.plan("k2.5", "a3", "pd", pairs=["prefill.rpc-port=12345"])
+    assert {engine.rpc_port for engine in plan.engines} == {12345, 12321}
     said = refused(ParameterError, build.plan, "k2.5", "h200", "single", pairs=["kv-port=36000"])
     assert said.startswith("--set mixed.kv-port=36000 would change nothing")
     said = refused(
