@@ -248,7 +248,7 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
             f"{where}: " + choice(f"--{top} value", value, map(str, found["choices"]))
         )
     least, most = data_files.facts("catalog/versions")["limits"].get(top, (None, None))
-    if least is not None and kind != "str" and not least <= _number(value) <= most:
+    if least is not None and not least <= _number(value) <= most:
         raise ParameterError(f"{where}: --{top} is {least} to {most}, found {short(repr(value))}.")
 
 

@@ -51,17 +51,19 @@ def fault(engine: catalog.Engine, name: str, value: Any) -> str:
             return _field_fault(engine, *place, value)
         row = catalog.flag(engine, top)
         return limits(row, value) if row and _is_number(value) else ""
-    cls: str | None = config_classes.of_flag(top)
+    cls = config_classes.of_flag(top)
+    if cls is None:
+        return ""
     *parents, last = rest.split(".")
     for key in parents:
-        inner = config_classes.INNER.get((cls or "", key))
+        inner = config_classes.INNER.get((cls, key))
         if inner is None:  # what is set is an object, of which this is one key
             last, value = key, {}
             break
         cls = inner
     if (cls, last) in config_classes.INNER and not isinstance(value, dict | None):
         return "an object is allowed"
-    return _field_fault(engine, cls, last, value) if cls else ""
+    return _field_fault(engine, cls, last, value)
 
 
 def never_taken(name: str, value: Any) -> bool:
@@ -72,7 +74,7 @@ def never_taken(name: str, value: Any) -> bool:
 
 
 def _field_fault(engine: catalog.Engine, cls: str, key: str, value: Any) -> str:
-    runs: list[dict[str, Any]] = catalog.tables("vllm")["configs"].get(cls, {}).get(key, [])
+    runs: list[dict[str, Any]] = catalog.tables("vllm")["configs"][cls].get(key, [])
     accepts = (catalog.active(runs, engine.known) or {}).get("accepts")
     return judged(accepts, value) if accepts else ""
 
@@ -126,12 +128,12 @@ def _is(kind: str, value: Any) -> bool:
 def _reads_as(kind: str, value: Any) -> bool:
     if isinstance(value, str):
         if kind == "int":
-            return re.fullmatch(r"\s*[+-]?[0-9]+(\.0+)?\s*", value, re.ASCII) is not None
+            return re.fullmatch(r"\s*[+-]?[0-9]+(_[0-9]+)*(\.0+)?\s*", value) is not None
         try:
             float(value)
         except ValueError:
             return False
-        return True
+        return value.strip().isascii()  # Python also reads the digits of other scripts
     if not isinstance(value, int | float):
         return False
     return kind == "float" or isinstance(value, int) or value.is_integer()

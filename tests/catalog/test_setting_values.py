@@ -22,8 +22,8 @@ FITS = {
     "null": [None],
     "bool": [True, False, 0, 1, 1.0, "true", "FALSE", "t", "F", "y", "N", "yes", "no", "on", "Off",
              "0", "1"],
-    "int": [3, -3, 0, True, 2.0, "7", " +7 ", "-7.0", "7.00"],
-    "float": [3, 1.5, True, "1.5", "1e3", " 2 ", "inf", "-.5"],
+    "int": [3, -3, 0, True, 2.0, "7", " +7 ", "-7.0", "7.00", "1_000", "\u20037\n"],
+    "float": [3, 1.5, True, "1.5", "1e3", " 2 ", "inf", "-.5", "1_000", "\u20037"],
     "str": ["", "x", "1"],
     "list": [[], [1]],
     "dict": [{}, {"a": 1}],
@@ -31,8 +31,26 @@ FITS = {
 MISSES = {
     "null": ["", 0, False, "null", [], {}],
     "bool": [None, 2, -1, 0.5, "tr", "", "2", "truee", [], {}],
-    "int": [None, 1.5, "x", "", "1.5", "7.", "1e3", "0x7", "\u0661", "7 7", "++7", "7.01", [], {}],
-    "float": [None, "x", "", "1,5", "0x7", [], {}],
+    "int": [
+        None,
+        1.5,
+        "x",
+        "",
+        "1.5",
+        "7.",
+        "1e3",
+        "0x7",
+        "\u0661",
+        "7 7",
+        "++7",
+        "7.01",
+        "1__0",
+        "_1",
+        "1_",
+        [],
+        {},
+    ],
+    "float": [None, "x", "", "1,5", "0x7", "\u0661", [], {}],
     "str": [None, 1, True, 1.5, [], {}],
     "list": [None, "", "[]", {}, 1, ()],
     "dict": [None, "", "{}", [], 1],
@@ -130,6 +148,8 @@ def test_limits(row, value, told):
         (["int"], "0", "1 or more is allowed"),
         (["float", "null"], "0.5", "1 or more is allowed"),
         (["int"], "1", ""),
+        (["int"], 10**400, ""),
+        (["int"], "1_000", ""),
         (["float", "null"], None, ""),
         # What may be a text or a switch is not held to the limits of numbers.
         (["int", "str"], "0", ""),
@@ -221,4 +241,6 @@ def test_what_no_version_takes():
     assert not setting_values.never_taken(name, "x")
     assert not setting_values.never_taken("speculative-config.nothing", 3)
     assert setting_values.never_taken("kv-transfer-config.kv_port", "x")
+    assert setting_values.never_taken("kv-transfer-config.kv_port", None)
+    assert not setting_values.never_taken("kv-transfer-config.kv_port", 1)
     assert not setting_values.never_taken("kv-transfer-config.kv_ip", 3)  # gone with 0.32.0
