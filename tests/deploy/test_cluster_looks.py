@@ -171,6 +171,7 @@ def test_more_pods_than_are_asked_one_by_one(monkeypatch):
         ({"versions": [{"version": "v1alpha1"}, {"version": "v1beta1"}]}, "only v1alpha1, v1beta1"),
         ({"versions": [{"version": f"v{at}x"} for at in range(9)]}, "only v0x, v1x, v2x, v3x, v4x, v5x"),
         ({"versions": [{"version": "\x1b[31m"}]}, "only \\x1b[31m"),
+        ({"versions": [{"version": "v" * 61}]}, f"only {'v' * 60}..."),
         *(({"versions": odd}, "nothing of it") for odd in ODD),
     ],
 )  # fmt: skip
@@ -251,6 +252,8 @@ def test_of_many_rights_the_first_are_told():
     assert the_fault(RIGHTS=rows).cause.endswith(f"kimi: {shown}")
     more = rows + "get \x1b[31m  false\nget r8  false\n"
     assert the_fault(RIGHTS=more).cause.endswith(f"kimi: {shown}; and 2 more")
+    long = the_fault(RIGHTS=f"get {'r' * 97}  false\n").cause
+    assert long.endswith(f"kimi: get {'r' * 96}...")
     assert the_fault(RIGHTS="get \x1b[31m  false\n").cause.endswith("kimi: get \\x1b[31m")
 
 
@@ -351,7 +354,7 @@ def test_a_device_that_no_node_has():
         "\\x1b[31m/x, nvidia.com/gpu"
     )
     many = the_fault(NODES={"items": [node("8", f"a/{at}{'x' * 70}") for at in range(9)]})
-    assert many.evidence.count("...") == 6 and "a/5" in many.evidence
+    assert many.evidence.count("...") == 6 and f"a/5{'x' * 57}..." in many.evidence
     for odd in ODD:
         told = the_fault(NODES={"items": odd})
         assert told.evidence.endswith("0 nodes with accelerator-type=module-a3-16 offer no such resource")  # fmt: skip

@@ -41,6 +41,24 @@ weights() {
 other() {
     say fact other ""
 }
+quiet() {
+    :
+}
+both() {
+    first; second
+}
+first() {
+    below_first
+}
+second() {
+    below_second
+}
+below_first() {
+    :
+}
+below_second() {
+    :
+}
 
 # The verbs, one by one.
 for verb in "$@"; do "$verb" "$@"; done
@@ -160,6 +178,17 @@ def test_only_what_the_verbs_need_travels(folder):
     assert "value() {" not in node_call.text(folder, ["other"], run="r1")
 
 
+def test_what_functions_need_travels_with_them(folder):
+    def functions(*verbs: str) -> list[str]:
+        lines = node_call.text(folder, verbs, run="r1").splitlines()
+        return [line.removesuffix("() {") for line in lines if line.endswith("() {")]
+
+    assert functions("quiet") == ["say", "quiet"]  # the script itself says what was called
+    assert functions("both") == ["say", "both", "first", "second", "below_first", "below_second"]
+    assert functions("quiet", "first") == ["say", "quiet", "first", "below_first"]
+    assert functions("unknown") == ["say"]
+
+
 def test_a_secret_is_in_no_file_of_the_call(folder):
     text = node_call.text(folder, ["push"], run="r1", secrets={"TOKEN": "hunter2", "B": "x y"})
     assert text.count("hunter2") == 1 and "\nexport TOKEN=hunter2\nexport B='x y'\n" in text
@@ -197,6 +226,7 @@ def test_files_have_a_digest():
         ("fact\tverb\tlook\n", Line("fact", "verb", "look")),
         ("fail\tdisk\t", Line("fail", "disk", "")),
         ("warn\t\tx", Line("warn", "", "x")),
+        ("fact\tfile\tXX", Line("fact", "file", "XX")),
         ("fact\tlog\ta\tb", Line("fact", "log", "a\tb")),
         *((f"{kind}\tx\ty", Line(kind, "x", "y")) for kind in node_call.KINDS),
         ("Welcome!", None),

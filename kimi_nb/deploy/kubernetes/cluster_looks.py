@@ -258,7 +258,7 @@ def _allocatable(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _amount(node: Mapping[str, Any], resource: str) -> int:
-    said = str(_allocatable(node).get(resource, "0"))
+    said = str(_allocatable(node).get(resource))
     return int(said) if said.isdecimal() and len(said) < 10 else 0
 
 
