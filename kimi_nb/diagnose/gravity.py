@@ -48,7 +48,14 @@ _FAILS = re.compile(r"\bfailed\b|\b[Ee]rror\b|timed out")
 _HARMLESS = re.compile(
     r"Ignore import error|Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
-    r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter"
+    r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter|"
+    r"\bcan (?:be )?(?:safely )?(?:be )?ignored?\b|\b[Tt]o (?:silence|suppress) this warning\b|\b[Rr]etrying \d+ (?:of|/) \d+"
+)
+# What tidies up behind a program, and is none of its own work.
+_TIDIES = re.compile(r"multiprocessing/resource_tracker")
+# A probe that asks whether a program is ready, and is told that it is not yet.
+_PROBE = re.compile(
+    r"\b503\b.*(?:uri=|\bGET )/(?:live|health|ready)z?\b|\"GET /(?:live|health|ready)z? .*\b503\b"
 )
 # A client's mistake, as engines and front doors write it; a hub's answer is none.
 _REFUSED = re.compile(
@@ -103,8 +110,10 @@ def why_harmless(said: Said, frames: Sequence[str] = ()) -> str:
     ``frames`` are the files of the traceback above it. A client's mistake is refused; the answer of
     a hub is none of a client.
     """
-    if _HARMLESS.search(said.text):
+    if _HARMLESS.search(said.text) or any(map(_TIDIES.search, frames)):
         return "ignored"
+    if _PROBE.search(said.text):
+        return "refused"
     hub = _HUB.search(said.text) or any(map(_HUB.search, frames))
     if _REFUSED.search(said.text) and not hub and said.grammar not in LIBRARIES:
         return "refused"

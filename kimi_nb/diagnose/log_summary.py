@@ -121,7 +121,7 @@ class Sight:
         self._events.close([one for one in mine if instead[id(one)] is one])
 
     def _served(self) -> None:
-        """Drop what only libraries and daemons said before the engine began to answer.
+        """Drop what was said before the engine began to answer, by a library or by no rank.
 
         An engine that came up all the same, and of which nothing else is told, is well.
         """
@@ -168,12 +168,15 @@ class Sight:
 
 
 def _by_the_way(event: Event, serves: Line) -> bool:
-    """Return whether only a library or daemon says of it, with no more than a line, before a line."""
-    return (
-        event.said.grammar in gravity.LIBRARIES
-        and not (event.matches or event.frames)
-        and event.lines[-1].number < serves.number
-    )
+    """Return whether an event before a line tells of no rank's failure.
+
+    A library or daemon may tell of a rank's with no more than a line. Who ended does not answer.
+    """
+    if event.matches or event.lines[-1].number > serves.number:
+        return False
+    if event.said.grammar in gravity.LIBRARIES:
+        return not event.frames
+    return event.rank is None and not gravity.DEATH.search(event.texts)
 
 
 def rank_of(line: Line) -> int | None:

@@ -109,6 +109,21 @@ def test_failures_that_nobody_has_listed(draw, name, tmp_path):
     assert low == {} and found.keys() >= {"line", "rank", "component"}, found
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/opt/serve.sh: line 7: 233 Killed vllm serve moonshotai/Kimi-K2.5 --port 8001",
+        "(EngineCore_DP3 pid=236) ERROR 11-22 05:49:12 [core.py:1136] ValueError: no such backend",
+    ],
+)
+def test_an_engine_that_ended_is_told_though_another_one_serves(line, tmp_path):
+    """In one log the second of two engines comes up."""
+    path = tmp_path / "serve.log"
+    path.write_text("\n".join((*BEFORE, line, *AFTER)) + "\n")
+    first = doctor.examine(path).first
+    assert first is not None and first.text == line
+
+
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_harmless_line_is_no_alarm(name, tmp_path):
     path = tmp_path / "serve.log"
