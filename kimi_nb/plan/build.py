@@ -425,9 +425,11 @@ def _front_door(asked: Request, placed: tuple[EngineSpec, ...]) -> Router | None
         return None
     cluster = asked.site.kubernetes
     port = _router_port(asked)
-    place = None
-    if cluster:
-        place = router.Place(pod_names.door_node(cluster), pod_names.door_host(cluster), "0.0.0.0")
+    place = (
+        router.Place(pod_names.door_node(cluster), pod_names.door_host(cluster), "0.0.0.0")
+        if cluster
+        else None
+    )
     keyed, folder = bool(asked.site.api_key_env), _router_folder(asked)
     return router.router(asked.router, port, placed, keyed, folder, place)
 
