@@ -304,6 +304,7 @@ def test_a_key_leaves_the_value_of_an_earlier_line_alone():
         ("0.11.2", ["-O", "3"], {"compilation-config": {"mode": 3}}),
         ("0.11.2", ["-O=3"], {"compilation-config": {"mode": 3}}),
         ("0.11.2", ["-O3", "m"], {"compilation-config": {"mode": 3}}),
+        ("0.11.2", ["-O", "3", "m"], {"compilation-config": {"mode": 3}}),
         ("0.11.2", ["-O", "4"], {"compilation-config": 4}),
         ("0.11.2", ["-O.mode", "3"], {"compilation-config": {"mode": 3}}),
         ("0.11.2", ["-O.a.b=x"], {"compilation-config": {"a": {"b": "x"}}}),
