@@ -322,10 +322,13 @@ def test_links_that_are_down_are_told_apart_from_what_is_not_known():
             f"npu-ping 1 to 1 of b ({address_}): "
             "3 packets transmitted, 0 received, 100.00% packet loss",
             f"hccn_tool -i 1 -hccs_ping -g address {address_}",
-            down[0].help,
+            remedies.of("look/npu-ping", node="a"),
         )
     ]
-    assert down[0].help
+    (silent,), _ = node_looks.diagnoses(
+        {"a": [Seen(asked("link 0", broken="timeout"), "fail", "no answer within 20 s", "timeout")]}
+    )
+    assert silent.help == remedies.of("node/silent", node="a")
     assert unknown == [("a", f"link not tried: npu-ping 0 to 0 of b ({address('b', '0')}): "
                              "exit code 1: bad option")]  # fmt: skip
     assert node_looks.diagnoses({}) == ([], [])
