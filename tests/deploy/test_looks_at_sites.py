@@ -271,6 +271,16 @@ def test_each_device_tries_that_of_the_next_node():
     assert len(found["a"]) == 16
 
 
+def test_each_pair_of_nodes_is_tried_by_another_device():
+    _, nodes = links(healthy, ("a", "b", "c", "d"))
+    tried = [(argv[2], argv[-1]) for argv in nodes.asked["b"] if "-hccs_ping" in argv]
+    assert tried == [
+        *((str(at), address("c", str(at))) for at in range(16)),
+        ("1", address("d", "1")),
+        ("2", address("a", "2")),
+    ]
+
+
 def test_before_a_start_one_device_of_each_node_is_tried():
     found, nodes = links(healthy, ("a", "b", "c"), every=False)
     for name, mine in nodes.asked.items():
