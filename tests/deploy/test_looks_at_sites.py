@@ -6,6 +6,7 @@ import base64
 import re
 import shlex
 import types
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,7 @@ class Nodes:
         self.asked: dict[str, list[list[str]]] = {}
 
     def look(self, texts):
+        assert texts, "nobody is asked for nothing"
         out = {}
         for node, text in texts.items():
             assert node not in self.unreachable
@@ -87,7 +89,9 @@ def looked(monkeypatch):
     """Returns the looks at the nodes of the example's site, on a stand-in for the connection."""
 
     def made(nodes, *more, **named) -> NodeLooks:
-        monkeypatch.setattr(node_looks, "_connect", lambda site, folder: nodes)
+        monkeypatch.setattr(
+            node_looks, "_connect", lambda site, folder: folder.is_dir() and site is SITE and nodes
+        )
         return node_looks.of_site(A3, SITE, WEIGHTS, "pd", *more, **named)
 
     return made
@@ -120,8 +124,9 @@ def test_other_layouts_and_installations_have_their_own_looks(monkeypatch):
     monkeypatch.setattr(
         prerequisites, "looks", lambda *given: seen.append(given[3:]) or looks(*given)
     )
-    found = node_looks.of_site(A3, SITE, WEIGHTS, "single", "pip", None)
-    assert seen == [("single", "pip", None)]
+    engine = object()  # only the driver of NVIDIA depends on it
+    found = node_looks.of_site(A3, SITE, WEIGHTS, "single", "pip", engine)
+    assert seen == [("single", "pip", engine)]
     wanted = {name for name, check in A3.checks.items() if "single" in check.layouts}
     assert {row.check for row in found.rows} == wanted
     node_looks.of_site(A3, SITE, WEIGHTS, "pd")
@@ -414,6 +419,18 @@ def test_the_text_of_a_call():
     ]
     assert lines[-5] == "ALL=240 EACH=20 LATE=125 MISSING=127"
     assert node_looks._text(A3, looks).endswith("\nwait\n")
+
+
+def test_our_script_is_utf8_whatever_the_language_of_the_shell(monkeypatch):
+    coded, read = [], Path.read_text
+
+    def noted(path, *given, **more):
+        coded.append(str(more.get("encoding")).lower())
+        return read(path, *given, **more)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    assert node_looks._carried(["python3", prerequisites.CHECK_WEIGHTS, "/"])[1] == "-c"
+    assert coded == ["utf-8"]
 
 
 def test_the_folders_of_the_driver_s_programs():
