@@ -115,7 +115,7 @@ def of_site(
             there = [name for name in names if name not in nodes.unreachable]
             seen = _ask(nodes, hardware, {name: _but_itself(looks, site, name) for name in there})
             for name, found in links(nodes, hardware, there, layout).items():
-                seen.setdefault(name, []).extend(found)
+                seen[name] += found
             gone = dict(nodes.unreachable)
         finally:
             nodes.close()

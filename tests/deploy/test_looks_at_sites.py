@@ -6,6 +6,7 @@ import base64
 import re
 import shlex
 import types
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,7 @@ class Nodes:
         self.asked: dict[str, list[list[str]]] = {}
 
     def look(self, texts):
+        assert texts, "nobody is asked for nothing"
         out = {}
         for node, text in texts.items():
             assert node not in self.unreachable
@@ -87,7 +89,9 @@ def looked(monkeypatch):
     """Returns the looks at the nodes of the example's site, on a stand-in for the connection."""
 
     def made(nodes, *more, **named) -> NodeLooks:
-        monkeypatch.setattr(node_looks, "_connect", lambda site, folder: nodes)
+        monkeypatch.setattr(
+            node_looks, "_connect", lambda site, folder: folder.is_dir() and site is SITE and nodes
+        )
         return node_looks.of_site(A3, SITE, WEIGHTS, "pd", *more, **named)
 
     return made
@@ -120,8 +124,9 @@ def test_other_layouts_and_installations_have_their_own_looks(monkeypatch):
     monkeypatch.setattr(
         prerequisites, "looks", lambda *given: seen.append(given[3:]) or looks(*given)
     )
-    found = node_looks.of_site(A3, SITE, WEIGHTS, "single", "pip", None)
-    assert seen == [("single", "pip", None)]
+    engine = object()  # only the driver of NVIDIA depends on it
+    found = node_looks.of_site(A3, SITE, WEIGHTS, "single", "pip", engine)
+    assert seen == [("single", "pip", engine)]
     wanted = {name for name, check in A3.checks.items() if "single" in check.layouts}
     assert {row.check for row in found.rows} == wanted
     node_looks.of_site(A3, SITE, WEIGHTS, "pd")
@@ -271,6 +276,16 @@ def test_each_device_tries_that_of_the_next_node():
     assert len(found["a"]) == 16
 
 
+def test_each_pair_of_nodes_is_tried_by_another_device():
+    _, nodes = links(healthy, ("a", "b", "c", "d"))
+    tried = [(argv[2], argv[-1]) for argv in nodes.asked["b"] if "-hccs_ping" in argv]
+    assert tried == [
+        *((str(at), address("c", str(at))) for at in range(16)),
+        ("1", address("d", "1")),
+        ("2", address("a", "2")),
+    ]
+
+
 def test_before_a_start_one_device_of_each_node_is_tried():
     found, nodes = links(healthy, ("a", "b", "c"), every=False)
     for name, mine in nodes.asked.items():
@@ -322,10 +337,13 @@ def test_links_that_are_down_are_told_apart_from_what_is_not_known():
             f"npu-ping 1 to 1 of b ({address_}): "
             "3 packets transmitted, 0 received, 100.00% packet loss",
             f"hccn_tool -i 1 -hccs_ping -g address {address_}",
-            down[0].help,
+            remedies.of("look/npu-ping", node="a"),
         )
     ]
-    assert down[0].help
+    (silent,), _ = node_looks.diagnoses(
+        {"a": [Seen(asked("link 0", broken="timeout"), "fail", "no answer within 20 s", "timeout")]}
+    )
+    assert silent.help == remedies.of("node/silent", node="a")
     assert unknown == [("a", f"link not tried: npu-ping 0 to 0 of b ({address('b', '0')}): "
                              "exit code 1: bad option")]  # fmt: skip
     assert node_looks.diagnoses({}) == ([], [])
@@ -401,6 +419,18 @@ def test_the_text_of_a_call():
     ]
     assert lines[-5] == "ALL=240 EACH=20 LATE=125 MISSING=127"
     assert node_looks._text(A3, looks).endswith("\nwait\n")
+
+
+def test_our_script_is_utf8_whatever_the_language_of_the_shell(monkeypatch):
+    coded, read = [], Path.read_text
+
+    def noted(path, *given, **more):
+        coded.append(str(more.get("encoding")).lower())
+        return read(path, *given, **more)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    assert node_looks._carried(["python3", prerequisites.CHECK_WEIGHTS, "/"])[1] == "-c"
+    assert coded == ["utf-8"]
 
 
 def test_the_folders_of_the_driver_s_programs():

@@ -50,6 +50,7 @@ def test_the_reason_is_what_the_system_says(said: str, told: str) -> None:
     ("said", "told"),
     [
         ("Could not connect (a (b) reason)", "b) reason"),
+        ("Could not connect (the other side sent RST_X)", "the other side sent RST_X"),
         ("Authentication failed", "Authentication failed"),
         ("Could not connect ([Errno -2] x [Errno None] y)", "x y"),
         (
