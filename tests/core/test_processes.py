@@ -77,11 +77,17 @@ def test_memory_and_cores_are_measured(programs, tmp_path):
     assert programs.busy(0.5) > 0
 
 
-def test_cores_are_cpu_seconds_by_seconds(programs, monkeypatch):
-    asked, slept = [], []
-    answers = iter(
-        [{"cpu_s": 1.0}, {"cpu_s": 4.0}, {"cpu_s": 4.0}, {"cpu_s": 3.0}, {}, {"cpu_s": 0.5}]
-    )
+@pytest.mark.parametrize(
+    ("before", "after", "seconds", "cores"),
+    [
+        ({"cpu_s": 1.0}, {"cpu_s": 4.0}, 2.0, 1.5),
+        ({"cpu_s": 4.0}, {"cpu_s": 3.0}, 2.0, 0.0),  # who has ended is measured no more
+        ({}, {"cpu_s": 0.5}, 1.0, 0.5),
+        ({"cpu_s": 0.25}, {}, 1.0, 0.0),
+    ],
+)
+def test_cores_are_cpu_seconds_by_seconds(programs, monkeypatch, before, after, seconds, cores):
+    asked, slept, answers = [], [], iter([before, after])
 
     def ask(event, **order):
         asked.append((event, order))
@@ -89,9 +95,8 @@ def test_cores_are_cpu_seconds_by_seconds(programs, monkeypatch):
 
     monkeypatch.setattr(programs, "_ask", ask)
     monkeypatch.setattr(processes.time, "sleep", slept.append)
-    assert programs.busy(2.0) == 1.5 and programs.busy(2.0) == 0.0 and programs.busy(1) == 0.5
-    assert slept == [2.0, 2.0, 1]
-    assert asked == [("measured", {"do": "measure", "memory": False})] * 6
+    assert programs.busy(seconds) == cores and slept == [seconds]
+    assert asked == [("measured", {"do": "measure", "memory": False})] * 2
 
 
 def test_memory_is_the_highest_in_mb(programs, monkeypatch):
