@@ -195,7 +195,15 @@ def read(folder: Path) -> Drill:
         raise ParameterError(
             f"{folder}: is no folder of a drill; kimi-nb drill prints the one that it makes."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        ArithmeticError,
+        RecursionError,
+        zlib.error,
+    ) as error:
         raise ParameterError(
             f"{folder / FILE}: cannot be read ({type(error).__name__}); make a new drill."
         ) from None
