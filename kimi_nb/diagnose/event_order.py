@@ -49,7 +49,10 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         untimed = one.death and not one.event.first.time
         return (
             one.role,
-            one.vague or (one.role is Role.WRAPPER and bool(_DIED.search(one.event.said.text))),
+            one.vague
+            or (
+                one.role is Role.WRAPPER and (_died(one) or bool(_DIED.search(one.event.said.text)))
+            ),
             # A death explains what happened where nothing else does; it is no rival to a cause that
             # its own log tells, unless its time says that it came before.
             one.death and firm and (untimed or _explained(one, kept)),
@@ -117,8 +120,11 @@ def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
             replace(one, role=Role.WRAPPER) if _DIED.search(one.event.said.text) else one
             for one in found
         ]
+    # A worker ended with a word where its library has one.
+    if any(_native(one) and one.role in (Role.ROOT, Role.WRAPPER) for one in found):
+        found = [replace(one, role=Role.WRAPPER) if _died(one) else one for one in found]
     # Who waits for a process that has died waits in vain.
-    dead = any(one.match is not None and one.match.signature.id == "worker-died" for one in found)
+    dead = any(map(_died, found))
     return [one for one in found if not (dead and one.role is Role.WAITS)]
 
 
@@ -155,6 +161,16 @@ def _may_be_one(rank: int | str | None, other: int | str | None) -> bool:
     return any(len(one) != 1 for one in numbers) or len({one[0] for one in numbers}) < 2
 
 
+def _died(one: Candidate) -> bool:
+    """Return whether an event tells only that a worker ended without a word."""
+    return one.match is not None and one.match.signature.id == "worker-died"
+
+
+def _native(one: Candidate) -> bool:
+    """Return whether a library of collectives or of the device tells an error itself."""
+    return one.event.said.grammar in ("cann", "torch_npu", "nccl", "atb") and not _died(one)
+
+
 def _lost(found: Sequence[Candidate]) -> list[Candidate]:
     """Return the events with the ends of processes that only lost another rank put last."""
     lost = {(one.node, one.rank) for one in found if one.role is Role.CASCADE}
@@ -182,13 +198,15 @@ def _late(found: Sequence[Candidate]) -> list[Candidate]:
     """
     when = matching.times([one.event.first.time for one in found])
     followed = [
-        time
+        (time, _died(one))
         for one, time in zip(found, when, strict=True)
         if one.role is Role.CASCADE and one.match is not None
     ]
     out = []
     for one, time in zip(found, when, strict=True):
-        late = bool(followed) and (one.vague or time > min(followed))
+        # What a library of collectives says of its own error may come after the end of its process.
+        known = [at for at, died in followed if not (died and _native(one))]
+        late = bool(known) and (one.vague or time > min(known))
         unknown = one.role is Role.ROOT and one.match is None and not one.death
         out.append(replace(one, role=Role.WRAPPER) if unknown and late else one)
     return out

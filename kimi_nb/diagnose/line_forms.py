@@ -37,7 +37,7 @@ GLUED = re.compile(
 WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?:(?:#033|ESC|\^\[)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
+        r"(?:(?:#033|ESC|\^\[)?\[(?:[0-9;]+m(?!\])|m(?![\]a-z])) ?)+",  # a colour as syslog writes it, or without its escape
         r"std(?:err|out): ?",
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
@@ -67,7 +67,9 @@ WRAPPERS = tuple(
         rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
         # whatever a program puts in brackets before the lines of the one that it started
-        rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? (?={_STARTED})",
+        rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? ?(?={_STARTED})",
+        rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[A-Za-z][\w .-]{{0,40}}\]:? "
+        r"(?= +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/])",  # srun --label
         r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
         # mpirun --tag-output --timestamp-output

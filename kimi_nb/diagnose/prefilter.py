@@ -48,7 +48,7 @@ ERRORS = (
     # How processes end.
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
     r"terminate called|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
-    r"^(?:Failed: (?:C(?:UDA|uda)|Assertion) error |CUDA error \(|It looks like \w+_init failed)|: Assertion `.*' failed\.",
+    r"^(?:Failed: (?:C(?:UDA|uda)|Assertion) error |It looks like \w+_init failed)|CUDA error \(|: Assertion `.*' failed\.",
     r"Memory access fault|MPI_ABORT|^Abort\(\d+\) on node|^= +RANK \d+ PID|A worker died|Xid|Resource temporarily unavailable",
     r"[Ee]xit ?[cC]ode:? *-?[1-9]|is dead|marked dead|\bsignal (?:[1-9]|SIG)|fatal error: ",
 )

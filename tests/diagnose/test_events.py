@@ -492,3 +492,10 @@ def test_a_limit_that_is_reached_again_is_a_failure_at_any_level(times, tmp_path
     )
     found = examined(tmp_path, *[warned] * times)
     assert found.ok if times == 1 else found.first.component == "os-limit"
+
+
+@pytest.mark.parametrize("prefix", ["[my job] ", "[VLLM LOG] "])
+def test_a_traceback_behind_a_prefix_in_brackets_is_one_event(prefix, tmp_path):
+    lines = [*TRACE, "    flow()", "FluxError: the flux is gone"]
+    found = examined(tmp_path, *(prefix + line for line in lines))
+    assert found.first.exception == "FluxError" and "the flux is gone" in found.first.text

@@ -105,3 +105,29 @@ def test_cann_says_what_a_watchdog_without_words_does_not(before, tmp_path):
 
 def test_a_watchdog_without_words_alone_is_a_failure(tmp_path):
     assert first(tmp_path, *WORDLESS).rank == 5
+
+
+DIED = (
+    "(EngineCore_DP0 pid=41) ERROR 11-22 05:40:02 [multiproc_executor.py:154] Worker proc VllmWorker-4 "
+    "died unexpectedly, shutting down executor."
+)
+NATIVE = (
+    "[ERROR] 2026-11-22-05:40:0{} (PID:137, Device:4, RankID:-1) ERR02200 DIST call hccl api failed.",
+    "[ERROR] HCCL(137,python):2026-11-22-05:40:0{}.100 [a.cc:9] [137]init network resource failed",
+    "[2026-11-22 05:40:0{}] h1:77:99 [4] misc/ibvwrap.cc:30 NCCL WARN Call to ibv_create_qp failed",
+)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("native", NATIVE)
+def test_a_library_says_more_than_the_end_of_its_worker(native, before, tmp_path):
+    lines = (native.format(1), DIED) if before else (DIED, native.format(3))
+    found = first(tmp_path, *lines)
+    assert found.signature != "worker-died" and found.text.startswith("[")
+
+
+def test_what_a_library_lost_with_another_rank_is_not_why_a_worker_died(tmp_path):
+    lost = (
+        "h1:77:99 [4] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer"
+    )
+    assert first(tmp_path, DIED, lost).signature == "worker-died"
