@@ -13,6 +13,9 @@ from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line, Match
 
 # What an exception says only of others: the next one in the chain is the one that counts.
+# A line of which only those below tell what it is about.
+HEADS = re.compile(r"(?:Traceback \(most recent call last\)|terminated with exception): *$")
+_NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b")
 HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
 
@@ -45,7 +48,7 @@ class Event:
 
     The others are for `events`, while lines are added: how many lines were, the level at which its
     frames are written, whether the next line is of a traceback, how the next exception is linked to
-    the last, what stands before its lines, whether its program has begun another record since, and
+    the last, the innermost frame that was shown, what stands before its lines, whether its program has begun another record since, and
     whether the frames are those of the thread that aborted (None: of a traceback).
     """
 
@@ -63,6 +66,7 @@ class Event:
     framed_at: str = ""
     inside: bool = False
     link: str = ""
+    shown: Line | None = None
     indent: str = ""
     moved_on: bool = False
     stack: bool | None = None
@@ -89,7 +93,17 @@ class Event:
         """The line that says most."""
         if self.root is not None and (self.root.text or not self.matches):
             return self.root.line
-        return self.lines[0]
+        if not HEADS.search(self.said.text):
+            return self.lines[0]
+        below = (one for one in self.lines if _NPU_SAYS.match(line_grammar.of(one.text).text))
+        return next(below, self.shown or self.lines[0])
+
+    @property
+    def bare(self) -> bool:
+        """Whether it is no more than the head of what would have told of it."""
+        return (
+            self.root is None and self.line is self.lines[0] and bool(HEADS.search(self.said.text))
+        )
 
     @property
     def texts(self) -> str:

@@ -35,6 +35,14 @@ _NPU_CALL = re.compile(
 )
 CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
 
+# What is said in the words of one process above a traceback that names none.
+_ANNOUNCES = re.compile(r"\bhit an exception:? *$")
+
+
+def announces(before: Said, said: Said) -> bool:
+    """Return whether a line without a process or level goes on with what another one announced."""
+    return not (said.process or said.level) and bool(_ANNOUNCES.search(before.text))
+
 
 def ends(event: Event) -> bool:
     """Return whether an event tells how another process ended: what is raised below only follows."""

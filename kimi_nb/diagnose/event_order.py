@@ -21,6 +21,8 @@ from kimi_nb.diagnose.event_roles import Candidate, Role
 _ABORTED = re.compile(r"^(?:Fatal Python error: |\*\*\* SIG[A-Z]+ received)", re.MULTILINE)
 _DIED = re.compile(r"^A worker died or was killed")
 # What one process only repeats of another.
+_WATCHDOG = re.compile(r"[Ww]atchdog thread terminated with exception")
+_OF_DEVICE = re.compile(r"\b(?:CUDA|HIP|ACL|NPU)\b|^E[A-Z]\d{4}\b|^\[Error\]: ")
 _QUOTED = re.compile(r"Worker failed with error|RayTaskError")
 
 
@@ -30,7 +32,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
     The time of an event is that of the first error of its process: what a process says last may
     only sum up what it said before.
     """
-    kept = _late(_lost(_special(_hearsay(found))))
+    kept = _late(_lost(_special(_hearsay(_watchdogs(found)))))
     when = _timed(kept)
     begun = _begun(kept, when)
     firm = any(one.role is Role.ROOT and not one.death for one in kept)
@@ -47,7 +49,10 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         untimed = one.death and not one.event.first.time
         return (
             one.role,
-            one.vague or (one.role is Role.WRAPPER and bool(_DIED.search(one.event.said.text))),
+            one.vague
+            or (
+                one.role is Role.WRAPPER and (_died(one) or bool(_DIED.search(one.event.said.text)))
+            ),
             # A death explains what happened where nothing else does; it is no rival to a cause that
             # its own log tells, unless its time says that it came before.
             one.death and firm and (untimed or _explained(one, kept)),
@@ -115,9 +120,55 @@ def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
             replace(one, role=Role.WRAPPER) if _DIED.search(one.event.said.text) else one
             for one in found
         ]
+    # A worker ended with a word where its library has one.
+    if any(_native(one) and one.role in (Role.ROOT, Role.WRAPPER) for one in found):
+        found = [replace(one, role=Role.WRAPPER) if _died(one) else one for one in found]
     # Who waits for a process that has died waits in vain.
-    dead = any(one.match is not None and one.match.signature.id == "worker-died" for one in found)
+    dead = any(map(_died, found))
     return [one for one in found if not (dead and one.role is Role.WAITS)]
+
+
+def _watchdogs(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with what watchdogs say put behind what the program says of the same error.
+
+    A watchdog meets the error of a device at whatever call comes next. What stops at its head tells
+    nothing.
+    """
+    telling = [one for one in found if one.role is Role.ROOT and _tells_device(one)]
+    out = []
+    for one in found:
+        told = any(_may_be_one(one.event.rank, other.event.rank) for other in telling)
+        if one.role is Role.ROOT and one.match is None:
+            if one.event.bare and not _WATCHDOG.search(one.event.said.text):
+                one = replace(one, role=Role.WRAPPER)
+            elif told and _WATCHDOG.search(one.event.texts):
+                one = replace(one, role=Role.GENERAL)
+        out.append(one)
+    return out
+
+
+def _tells_device(one: Candidate) -> bool:
+    """Return whether a program, and no watchdog, says where the error of a device was met."""
+    if _WATCHDOG.search(one.event.texts):
+        return False
+    said = one.event.root.text if one.event.root is not None else one.event.said.text
+    return bool(_OF_DEVICE.search(said)) and bool(one.event.frames or one.event.root is None)
+
+
+def _may_be_one(rank: int | str | None, other: int | str | None) -> bool:
+    """Return whether two names may be of one rank: "TP2" is 2, and "DP1_TP0" may be any."""
+    numbers = [re.findall(r"\d+", str(one)) for one in (rank, other) if one is not None]
+    return any(len(one) != 1 for one in numbers) or len({one[0] for one in numbers}) < 2
+
+
+def _died(one: Candidate) -> bool:
+    """Return whether an event tells only that a worker ended without a word."""
+    return one.match is not None and one.match.signature.id == "worker-died"
+
+
+def _native(one: Candidate) -> bool:
+    """Return whether a library of collectives or of the device tells an error itself."""
+    return one.event.said.grammar in ("cann", "torch_npu", "nccl", "atb") and not _died(one)
 
 
 def _lost(found: Sequence[Candidate]) -> list[Candidate]:
@@ -147,13 +198,15 @@ def _late(found: Sequence[Candidate]) -> list[Candidate]:
     """
     when = matching.times([one.event.first.time for one in found])
     followed = [
-        time
+        (time, _died(one))
         for one, time in zip(found, when, strict=True)
         if one.role is Role.CASCADE and one.match is not None
     ]
     out = []
     for one, time in zip(found, when, strict=True):
-        late = bool(followed) and (one.vague or time > min(followed))
+        # What a library of collectives says of its own error may come after the end of its process.
+        known = [at for at, died in followed if not (died and _native(one))]
+        late = bool(known) and (one.vague or time > min(known))
         unknown = one.role is Role.ROOT and one.match is None and not one.death
         out.append(replace(one, role=Role.WRAPPER) if unknown and late else one)
     return out

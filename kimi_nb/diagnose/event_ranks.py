@@ -8,7 +8,7 @@ Example::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kimi_nb.diagnose import rank_words
 from kimi_nb.diagnose.event import Event
@@ -18,6 +18,8 @@ _SHOWN = 20  # last lines of a rank's log that a launcher shows
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
 _ANY = "*"  # whatever the host, no name of one
 # What names a rank without a level.
+# How CANN and torch_npu tell the process within what they say.
+_PID = re.compile(r"[(\[]PID: ?(\d+)[,\]]")
 _TELLS = re.compile(r"^MPI_ABORT was invoked on rank")
 
 
@@ -48,7 +50,12 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
             _take(event, ended)
         else:
             _take(event, _caller(event, events[at + 1 : at + 1 + _NEXT]))
+    printed = _Processes((one for one in events if one.rank is not None), _pids)
     for event in events:
+        if event.rank is None:
+            _take(event, printed.of(event))
+        if event.rank is None and event.label:  # of a process that is known by a name alone
+            event.rank = event.label
         if event.rank is None and (device := rank_words.device_of(event.texts)):
             event.rank = event.label = device
 
@@ -56,19 +63,25 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
 class _Processes:
     """The first event of each process, found by its number and host in the same time for any log."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(
+        self,
+        events: Iterable[Event],
+        numbers: Callable[[Event], Sequence[str]] = lambda event: (_number(event),),
+    ) -> None:
         self._first: dict[tuple[str, str], tuple[int, Event]] = {}  # by number and host
+        self._numbers = numbers
         for at, event in enumerate(events):
-            number, host = _number(event), _host(event)
-            for key in {(number, host), (number, _ANY)}:
-                self._first.setdefault(key, (at, event))
+            for number in numbers(event):
+                for key in {(number, _host(event)), (number, _ANY)}:
+                    self._first.setdefault(key, (at, event))
 
     def of(self, event: Event) -> Event | None:
         """Return the first event of the same process; only one of the two may name a host."""
-        number, host = _number(event), _host(event)
+        host = _host(event)
         hosts = (host, "") if host else (_ANY,)
-        found = [self._first[number, one] for one in hosts if (number, one) in self._first]
-        return min(found, key=lambda one: one[0])[1] if number and found else None
+        keys = [(number, one) for number in self._numbers(event) if number for one in hosts]
+        found = [self._first[key] for key in keys if key in self._first]
+        return min(found, key=lambda one: one[0])[1] if found else None
 
 
 def _take(event: Event, other: Event | None) -> None:
@@ -124,6 +137,11 @@ def _number(event: Event) -> str:
     return event.said.process.rpartition("|")[2]
 
 
+def _pids(event: Event) -> Sequence[str]:
+    """Return the numbers of the processes that are named within what an event says."""
+    return [pid for line in event.lines for pid in _PID.findall(line.text)]
+
+
 def _host(event: Event) -> str:
     return event.said.process.partition("|")[0]
 
@@ -138,5 +156,5 @@ def _elsewhere(device: int | str | None, rank: int | str | None) -> bool:
 
     A process that is shown one device alone calls it 0.
     """
-    number = int(str(device).strip("[]"))
+    number = int(re.sub(r"\D", "", str(device)))
     return isinstance(rank, int) and rank != number and rank - number <= number != 0

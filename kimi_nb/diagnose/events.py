@@ -75,6 +75,7 @@ class Events:
         self._last: Event | None = None
         self._left = 0  # lines that still belong to the last event
         self._keys: set[tuple[object, ...]] = set()
+        self._short = False  # whether a warning told of a limit that was reached
         self._warned: tuple[Said, Line] | None = None  # of an NPU
         self.ranks = process_ranks.ProcessRanks()
 
@@ -106,9 +107,20 @@ class Events:
                 event.matches.append(match)
             self._left = _TRACE if event.inside or event.link else _AFTER
             return event
-        if not chosen or not (gravity.reports_error(said) or (match is not None and not said.calm)):
+        if not chosen or not (
+            gravity.reports_error(said)
+            or (match is not None and not said.calm)
+            or self._again(said)
+        ):
             return None
         return self._begin(said, line, match)
+
+    def _again(self, said: Said) -> bool:
+        """Return whether a warning tells, not for the first time, of a limit that was reached."""
+        if said.level != "WARNING" or not gravity.LIMIT.search(said.text):
+            return False
+        before, self._short = self._short, True
+        return before
 
     def _ignore(self, said: Said, line: Line) -> Event:
         """Begin what a program says of an exception that it ignores."""
@@ -194,7 +206,10 @@ class Events:
             and not before.raised
             and not before.inside
             and not event_details.ends(before)
-            and before.said.process in ("", said.process)
+            and (
+                before.said.process in ("", said.process)
+                or event_details.announces(before.said, said)
+            )
             and before.said.grammar not in gravity.LIBRARIES
             and line.number - before.lines[-1].number <= near
             and before.lines[-1].file == line.file
@@ -252,6 +267,7 @@ class Events:
         if frame:
             event.inside, event.framed_at = True, said.level
             event.frames = event_details.framed(event, frame["path"])
+            event.shown = line if event.stack is None else event.shown
             self._left = _TRACE
             return True
         if event.inside:
@@ -300,7 +316,9 @@ class Events:
         # What Ray passes on says itself, below, what it is.
         if not event.raised or HOLLOW.search(event.raised[-1].type):
             found = _NAMED.match(text) if not event_details.ends(event) else None
-            if found and event_details.of_one(said, event.said):
+            if found and (
+                event_details.of_one(said, event.said) or event_details.announces(event.said, said)
+            ):
                 event.raised.append(event_details.raised(found, line, text))
                 event.lines.append(line)
                 event.harmless = event.harmless or gravity.why_harmless(said, event.frames)

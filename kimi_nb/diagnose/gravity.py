@@ -20,7 +20,8 @@ _NATIVE = re.compile(
     r"^(?:terminate called after|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
     r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
     r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP .*(?:timeout|failed)|OpenBLAS blas_thread_init: "
-    r"pthread_create|Abort\(\d+\) on node \d+ |= +(?:RANK \d+ PID|KILLED BY SIGNAL)|LLVM ERROR|Caught signal (?:4|6|7|8|11)\b|nvlink error |ninja: build stopped|Failed: (?:C(?:UDA|uda)|Assertion) error )"
+    r"pthread_create|Abort\(\d+\) on node \d+ |= +(?:RANK \d+ PID|KILLED BY SIGNAL)|LLVM ERROR|Caught signal (?:4|6|7|8|11)\b|nvlink error |ninja: build stopped|Failed: (?:C(?:UDA|uda)|Assertion) error |"
+    r"CUDA error \(|It looks like \w+_init failed|Scheduler hit an exception)"
     r"|: Assertion `.*' failed\.|\bnoticed that process rank \d+ |^Rank \d+ scheduler is dead|has been marked dead because|"
     r"\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |[Ww]atchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
     r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
@@ -29,6 +30,8 @@ _NATIVE = re.compile(
 )
 # Levels below error at which a program all the same says that a process is dead.
 _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
+# A limit that is reached again and again ends a program, at whatever level it says so.
+LIMIT = re.compile(r"Too many open files")
 # Where in its own code an exception of C++ was raised that was told before.
 _DETAIL = re.compile(r"Exception raised from \S+ at ")
 # How a process ended that nothing in its own log explains.

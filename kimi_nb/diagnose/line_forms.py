@@ -23,6 +23,11 @@ _SPOKEN = (
     r"(?=\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]*pid=\d|\[rank\d+\]|"
     rf"\[{_DAY} {_CLOCK} [A-Z_]+\d)"
 )
+# And how those of what an engine, or a program around it, starts with.
+_STARTED = (
+    rf"{_SPOKEN}|(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d {_CLOCK}|Traceback \(most|thread '[^']*' panicked|"
+    r"terminate called after|\[Router \(|\([\w.]+ pid=\d"
+)
 # Where the line of an engine begins behind what another program wrote without a break, such as a bar.
 GLUED = re.compile(
     r"(?:(?<=[^\s(])|(?<=\r))(?=\((?:EngineCore|Worker|Vllm|API|Api|RayWorker)\w*[^()]* pid=\d+[^()]*\) |"
@@ -32,7 +37,7 @@ GLUED = re.compile(
 WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?:(?:#033|ESC|\^\[)?\[[0-9;]*m(?!\]) ?)+",  # a colour as syslog writes it, or without its escape
+        r"(?:(?:#033|ESC|\^\[)?\[(?:[0-9;]+m(?!\])|m(?![\]a-z])) ?)+",  # a colour as syslog writes it, or without its escape
         r"std(?:err|out): ?",
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
@@ -51,7 +56,7 @@ WRAPPERS = tuple(
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
-        r"\[Stage-\d+\] ",
+        r"\[(?P<stage>Stage-\d+)\] ",
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
@@ -61,6 +66,10 @@ WRAPPERS = tuple(
         # a host, or a service, as programs that start others write it
         rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
+        # whatever a program puts in brackets before the lines of the one that it started
+        rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? ?(?={_STARTED})",
+        rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[A-Za-z][\w .-]{{0,40}}\]:? "
+        r"(?= +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/])",  # srun --label
         r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
         # mpirun --tag-output --timestamp-output
@@ -144,8 +153,8 @@ NATIVE = tuple(
         ),
         (
             "tensorrt",
-            rf"(?:\[\d\d/\d\d/{_DAY[:5]}-{_CLOCK}\] )?\[(?P<who>TRT-LLM)\] "
-            r"(?:\[RANK (?P<torch>\d+)\] )?\[(?P<level>[TVDIWEF])\] ",
+            rf"(?:\[\d\d/\d\d/{_DAY[:5]}-{_CLOCK}\] )?\[(?P<who>TRT-LLM)\]"
+            r"(?: ?\[(?:RANK (?P<torch>\d+)|(?P<level>[TVDIWEF])|[\w.:/-]+)\])+ ",
         ),
         ("tensorrt", rf"\[(?P<who>TensorRT-LLM)\]\[{_LEVEL}\] "),
         (

@@ -88,6 +88,7 @@ class _Found:
     node: str = ""
     task: int | None = None
     local: str = ""
+    stage: str = ""
     levelless: bool = False  # SGLang's own lines
 
     def take(self, match: re.Match[str]) -> None:
@@ -117,6 +118,7 @@ class _Found:
             self.task = int(found["task"])
         if "local" in found:
             self.local = f"[{found['local']}]"
+        self.stage = found.get("stage", self.stage)
         if "who" in found:
             self.speaker = found["who"].rstrip("_")
         if "door" in found:  # the only process of its name in a log
@@ -172,6 +174,9 @@ def of(line: str) -> Said:
     rank = found.rank
     if rank is None:
         rank = rank_words.rank_of(text[:_REACH])
+    place = rank_words.place_of(text[:_REACH]) if rank is None else None
+    if place is not None:
+        rank = place.rank
     if ended and (rank is None or found.speaker.startswith("EngineCore")):
         rank = f"DP{rank} {ended}" if rank else ended
     if rank is None and found.pid:
@@ -184,6 +189,7 @@ def of(line: str) -> Said:
             (
                 _label(found.parts),
                 "" if found.parts else found.named,
+                found.stage if found.rank is None and not found.pid else "",
                 ended if ended and (found.parts or ended != rank) else "",
             ),
         )
@@ -194,7 +200,7 @@ def of(line: str) -> Said:
         process = f"{found.node}||{found.rank}"
     return Said(
         rank,
-        label or ("" if rank is None else str(rank)),
+        label or (place.name if place is not None else "" if rank is None else str(rank)),
         process,
         who,
         found.node or found.ip,

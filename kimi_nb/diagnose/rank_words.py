@@ -3,7 +3,11 @@
 >>> rank_of("[Rank 3] Watchdog caught collective operation timeout"), rank_of("no rank here")
 (3, None)
 >>> device_of("RuntimeError: NPU out of memory. Tried to allocate 22.00 MiB (NPU 6; 60.97 GiB)")
-'[6]'
+'NPU 6'
+>>> place_of(
+...     "DeepEP dispatch NVL receiver timeout, channel: 2, RDMA: 1, nvl: 3, src RDMA: 0, src nvl: 1"
+... )
+Place(rank=11, name='RDMA: 1, nvl: 3')
 
 What the beginning of a line tells of its process counts more (`line_grammar`).
 """
@@ -12,8 +16,16 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import NamedTuple
 
 from kimi_nb.core import data_files
+
+
+class Place(NamedTuple):
+    """The number of a process in its group, and what the process says of its place."""
+
+    rank: int
+    name: str
 
 
 @functools.cache
@@ -38,9 +50,18 @@ def rank_of(text: str) -> int | None:
 
 
 def device_of(text: str) -> str | None:
-    """Return the device of a process as NCCL writes it, "[3]", or None."""
+    """Return the device of a process by its name ("GPU 3"), or as NCCL writes it ("[3]"), or None."""
     found = _group("devices", text)
-    return f"[{int(found)}]" if found else None
+    return f"[{int(found)}]" if found.isdecimal() else found or None
+
+
+def place_of(text: str) -> Place | None:
+    """Return the rank of a process that tells the number of its node and its own number there."""
+    match = _words("places").search(text)
+    if match is None:
+        return None
+    peers = data_files.facts("diagnose/rank_words")["peers"]["DeepEP"]
+    return Place(int(match["node"]) * peers + int(match["own"]), match["name"])
 
 
 def host_of(text: str) -> str:

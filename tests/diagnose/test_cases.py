@@ -30,6 +30,7 @@ DRAWS = {
         "eleventh_draw",
         "twelfth_draw",
         "rank_forms",
+        "thirteenth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

@@ -455,3 +455,47 @@ def test_a_completion_with_a_status_is_an_error_of_nccl(tmp_path):
         "exited or there was a network error",
     )
     assert (found.first.line, found.first.rank) == (1, 4)
+
+
+def test_a_traceback_that_is_cut_counts_with_its_last_frame(tmp_path):
+    found = examined(tmp_path, worker(1, "Traceback (most recent call last):"), worker(1, TRACE[1]))
+    assert found.first.rank == "TP1" and 'File "vllm/v1/worker/x.py"' in found.first.text
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_head_of_a_traceback_alone_beats_nothing(before, tmp_path):
+    head = "(EngineCore_DP1 pid=70) Traceback (most recent call last):"
+    lost = worker(2, "RuntimeError: Worker failed with error 'device is lost', please check")
+    found = examined(tmp_path, *((head, lost) if before else (lost, head)))
+    assert "device is lost" in found.first.text
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_ray_passes_on_is_told_by_the_exception(before, tmp_path):
+    trace = [
+        worker(3, text) for text in (*TRACE, "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND")
+    ]
+    passed = (
+        "(EngineCore_0 pid=61) 2026-11-22 05:49:01,840\tERROR worker.py:427 -- Unhandled error "
+        "(suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): ray::RayWorkerWrapper.execute_method() "
+        "(pid=611, ip=192.0.2.84, actor_id=07c1, repr=<vllm.executor.ray_utils.RayWorkerWrapper>)"
+    )
+    found = examined(tmp_path, *((passed, *trace) if before else (*trace, passed)))
+    assert (found.first.exception, found.first.rank) == ("nixlBackendError", "TP3")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_limit_that_is_reached_again_is_a_failure_at_any_level(times, tmp_path):
+    warned = (
+        "2026-11-22 09:21:51  WARN sglang_router_rs::core::worker: src/core/worker.rs:301: accept "
+        "error: Too many open files (os error 24)"
+    )
+    found = examined(tmp_path, *[warned] * times)
+    assert found.ok if times == 1 else found.first.component == "os-limit"
+
+
+@pytest.mark.parametrize("prefix", ["[my job] ", "[VLLM LOG] "])
+def test_a_traceback_behind_a_prefix_in_brackets_is_one_event(prefix, tmp_path):
+    lines = [*TRACE, "    flow()", "FluxError: the flux is gone"]
+    found = examined(tmp_path, *(prefix + line for line in lines))
+    assert found.first.exception == "FluxError" and "the flux is gone" in found.first.text

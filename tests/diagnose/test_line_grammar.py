@@ -113,7 +113,7 @@ LINES = {
         "TDT",
     ),
     "(VllmWorkerProcess pid=7) ERROR 08-28 02:33:28 x.py:6] NPU out of memory (NPU 6; no": (
-        "[6]",
+        "NPU 6",
         "ERROR",
         "VllmWorkerProcess",
     ),
@@ -139,7 +139,7 @@ LINES = {
     "-- Process 5 terminated with the following error: no": (5, "", ""),
     "/opt/nvshmem/src/host/topo/topo.cpp:469: [GPU 3] Peer GPU 0 no": (3, "", ""),
     "(VllmWorkerProcess pid=7) ERROR 08-28 02:33:28 x.py:6] GPU 3 has a total capacity of no": (
-        "[3]",
+        "GPU 3",
         "ERROR",
         "VllmWorkerProcess",
     ),
@@ -173,6 +173,8 @@ AROUND = (
     "[2026-11-22T05:49:28Z] ",
     "2026-11-22 05:49:28,693 - __main__ - INFO - ",
     "2026-11-22 05:49:28.753 [Info] (Process) ",
+    "[RAW SERVER] ",
+    "[my job 7: out] ",
     "  | ",
     "stderr: ",
     "[36m",
