@@ -117,7 +117,7 @@ class Fit:
         """Return how many requests of ``length`` tokens, with their states, the cache holds."""
         room = self.tokens * self.per_token + self.per_sequence * self.shape.dcp
         each = length * self.per_token + self.per_sequence * self.shape.dcp
-        return room // each if self.tokens >= length else 0
+        return room // each
 
     def __str__(self) -> str:
         return bar(self)
