@@ -67,6 +67,8 @@ CHIPS = {
         chip("eighth", count=4, memory=32),
         chip("fast", fp8_tflops=2000),
         chip("twin", count=2, like="one"),
+        chip("pair", count=2, memory=120),
+        chip("clone"),
         chip("other", vendor="amd"),
     )
 }
@@ -114,6 +116,9 @@ BLIND = model("blind", recipe("one"), recipe("half"), vision_parameters=None)
         ([FAR, model("near", recipe("one"), layers=2)], [], "near one single"),
         ([model("far", recipe("half"), layers=3), model("near", recipe("fast"), layers=2)], [],
          "far half single"),
+        # The hardware itself comes before its equal, though the models are farther apart.
+        ([model("same", recipe("clone")), BLIND], [], "blind one single"),
+        ([model("near", recipe("clone"), layers=2), FAR], [], "far one single"),
         # Of the same layout, whatever else; then of the one it may come from.
         ([FAR], [recipe("one", "dp")], "far one single"),
         ([], [recipe("one", "dp")], "mine one dp"),
@@ -153,8 +158,8 @@ def test_other_hardware_is_nearer_by_generation_then_by_size(ship):
 
 
 def test_hardware_has_the_recipes_of_what_it_is_like(ship):
-    """It has a fourth of the devices, and yet they are nearer than those of half the memory."""
-    mine = model("mine", recipe("half"), recipe("one"))
+    """It has as many devices as another one, which is not nearer for that."""
+    mine = model("mine", recipe("pair"), recipe("one"))
     ship(mine)
     assert found(mine, "twin") == "mine one single"
 

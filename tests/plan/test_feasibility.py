@@ -174,6 +174,7 @@ def test_all_there_is(ship, makes):
     assert feasibility.all_of(mine, H200, derive=True) == [first, second]
     makes()
     single = "single from mine h20 single docker (guide 1)"
+    assert feasibility.all_of(mine, H200) == [first, second]
     assert feasibility.all_of(mine, H200, derive=True) == [first, second, single]
 
 
@@ -183,6 +184,7 @@ def test_an_offer_of_several_layouts(ship, makes):
     ship(mine)
     of = "mine h200 single docker (guide 1)"
     assert feasibility.offer(mine, H20) == f"--derive makes one (single, dp) from {of}."
+    assert feasibility.offer(mine, H20, ["dp", "pd"]) == f"--derive makes one (dp) from {of}."
     assert feasibility.offer(mine, H20, ["single"]) == f"--derive makes one from {of}."
     assert feasibility.offer(mine, H20, ["pd"]) == (
         "--derive cannot make one: nobody has published layout pd of a Kimi model on nvidia."
@@ -203,7 +205,10 @@ MARKS = {"model": "k", "hardware": "h", "layout": "dp", "variant": "v", "base": 
         (H200, {"documented": False}, "undocumented", "guide 1"),
         (
             H200,
-            {"derivation": schema.Derivation(**MARKS, kept="as there", steps=()), "documented": False},
+            {
+                "derivation": schema.Derivation(**MARKS, kept="as there", steps=()),
+                "documented": False,
+            },
             "derived",
             "from k h dp v (page)",
         ),
