@@ -184,7 +184,9 @@ def test_an_offer_of_several_layouts(ship, makes):
     ship(mine)
     of = "mine h200 single docker (guide 1)"
     assert feasibility.offer(mine, H20) == f"--derive makes one (single, dp) from {of}."
-    assert feasibility.offer(mine, H20, ["dp", "pd"]) == f"--derive makes one (dp) from {of}."
+    assert feasibility.offer(mine, H20, ["dp", "pd"]) == (
+        "--derive makes one (dp) from mine gb200 dp docker (guide 1)."
+    )
     assert feasibility.offer(mine, H20, ["single"]) == f"--derive makes one from {of}."
     assert feasibility.offer(mine, H20, ["pd"]) == (
         "--derive cannot make one: nobody has published layout pd of a Kimi model on nvidia."
