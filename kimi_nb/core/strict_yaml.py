@@ -53,7 +53,8 @@ class _Strict(_Loader):  # type: ignore[misc,valid-type]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
-        for key_node, _ in node.value:
+        # Of what is tagged !!map and is none, the loader tells the fault.
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key_node.tag == _MERGE:
                 continue
             key = self.construct_object(key_node, deep=True)
@@ -94,10 +95,12 @@ def load(text: str) -> Any:
             )
         )
         raise Fault(f"{error.problem}.{advice}", where) from None
-    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
-        # An invalid date, a number that is too long, or a character that YAML forbids.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # An invalid date, a number that is too long, or a character that YAML forbids. What PyYAML
+        # stumbles over, such as !!int before an empty text, says nothing to a reader.
+        said = "" if isinstance(error, IndexError | AttributeError) else str(error)
         raise Fault(
-            f"{str(error)[:160] or 'not YAML'}. Put quotes around a text "
+            f"{said[:160] or 'not YAML'}. Put quotes around a text "
             "that looks like a date or a number."
         ) from None
     return data

@@ -72,3 +72,14 @@ def test_without_bytecode_nothing_is_kept(project, monkeypatch):
 def test_a_folder_that_is_not_there_is_no_error(project, monkeypatch):
     monkeypatch.setattr(paths, "PACKAGE", project / "nowhere")
     assert [asked(1), asked(2)] == [(1, True), (2, True)]
+
+
+def test_what_lies_behind_a_linked_folder_is_not_looked_at(project, tmp_path_factory):
+    """A folder that links to one above it would have no end."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (project / "params" / "linked").symlink_to(elsewhere)
+    asked(1)
+    before = elsewhere.stat()
+    (elsewhere / "a.yaml").write_text("a: 1\n")
+    os.utime(elsewhere, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert asked(2) == (1, False)

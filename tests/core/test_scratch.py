@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,9 +70,48 @@ def test_all_others_stay(dead: int, tmp_path: Path) -> None:
         scratch.beside(tmp_path / "b.json")
         new = scratch.beside(tmp_path / "a.json")
         living.kill()
+    assert living.returncode == -signal.SIGKILL, "it was only looked at"
     assert new == tmp_path / f".a.json.{os.getpid()}.new"
     assert sorted(tmp_path.iterdir()) == sorted(kept)
     assert scratch.beside(tmp_path / "none" / "a.json").parent == tmp_path / "none"
+
+
+def test_a_dead_writer_of_a_shared_disk_may_live_elsewhere(
+    dead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what was last written more than a minute ago goes."""
+    left = tmp_path / f".a.json.{dead}.new"
+    os.utime(left, (1000, 1000))
+    for now, stays in ((1060.0, True), (1060.5, False)):
+        monkeypatch.setattr(scratch, "time", SimpleNamespace(time=lambda now=now: now))
+        scratch.beside(tmp_path / "a.json")
+        assert left.exists() == stays
+
+
+def test_a_text_is_written_with_the_mode_of_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    before = os.umask(0)
+    try:
+        scratch.write(tmp_path / "a", "é\n")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").read_bytes() == b"\xc3\xa9\n" and synced == []
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666
+    with pytest.raises(UnicodeEncodeError):
+        scratch.write(tmp_path / "a", "\udcff")
+    scratch.write(tmp_path / "a", "\udcff.", "surrogateescape", sync=True)
+    assert (tmp_path / "a").read_bytes() == b"\xff." and synced == [2]
+
+
+def test_what_cannot_be_removed_is_left(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "folder").mkdir()
+    for name in ("a", "none", "folder"):
+        scratch.remove(tmp_path / name)
+    assert [one.name for one in tmp_path.iterdir()] == ["folder"]
 
 
 def _made(path: Path) -> Path:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kimi_nb.core import data_files, paths, strict_yaml, yaml_cache
+from kimi_nb.core import compiled_copies, data_files, paths, strict_yaml, yaml_cache
 from kimi_nb.core.errors import ParameterError
 
 SAID = {"a": 1, 2: [None, 1.5, "x"], "on": {"b": True}}
@@ -95,3 +95,21 @@ def test_a_value_that_cannot_be_kept_is_read_each_time(ours):
     ours.write_text("day: 2026-01-31\n")
     assert data_files.read_yaml(ours) == data_files.read_yaml(ours)
     assert yaml_cache.read(ours, ours.read_bytes()) is None
+
+
+def test_a_copy_beside_a_user_s_file_is_not_read(ours, tmp_path_factory):
+    theirs = tmp_path_factory.mktemp("theirs") / "site.yaml"
+    theirs.write_text(TEXT)
+    compiled_copies.keep(theirs, TEXT.encode(), {"planted": True})
+    assert compiled_copies.read(theirs, TEXT.encode()) == {"planted": True}
+    assert data_files.read_yaml(theirs) == SAID
+
+
+def test_files_of_params_have_copies_too(ours, monkeypatch, tmp_path_factory):
+    project = tmp_path_factory.mktemp("project")
+    monkeypatch.setattr(paths, "root", lambda: project)
+    for folder, copied in (("params", True), ("PARAMS", False), ("other", False)):
+        (project / folder).mkdir()
+        (project / folder / "a.yaml").write_text(TEXT)
+        assert data_files.read_yaml(project / folder / "a.yaml") == SAID
+        assert (project / folder / "__pycache__").is_dir() == copied
