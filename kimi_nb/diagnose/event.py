@@ -12,10 +12,10 @@ from kimi_nb.diagnose import line_grammar
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line, Match
 
-# What an exception says only of others: the next one in the chain is the one that counts.
 # A line of which only those below tell what it is about.
 HEADS = re.compile(r"(?:Traceback \(most recent call last\)|terminated with exception): *$")
 _NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b")
+# What an exception says only of others: the next one in the chain is the one that counts.
 HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
 
@@ -48,8 +48,9 @@ class Event:
 
     The others are for `events`, while lines are added: how many lines were, the level at which its
     frames are written, whether the next line is of a traceback, how the next exception is linked to
-    the last, the innermost frame that was shown, what stands before its lines, whether its program has begun another record since, and
-    whether the frames are those of the thread that aborted (None: of a traceback).
+    the last, the innermost frame that was shown, what stands before its lines, whether its program
+    has begun another record since, and whether the frames are those of the thread that aborted
+    (None: of a traceback).
     """
 
     said: Said

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
+from plan import made_values
 
 from kimi_nb.core.errors import NoRecipeError
 from kimi_nb.params import load, schema
@@ -10,7 +13,7 @@ from kimi_nb.plan.derivation import bases
 from kimi_nb.plan.derivation.bases import Base
 
 K25, H200 = load.model("k2.5"), load.hardware("h200")
-SOURCE = schema.Source(document="guide", section="1")
+recipe = functools.partial(made_values.recipe, engine_version="0.32.0")
 
 
 def peak(value: float | None) -> dict | None:
@@ -29,23 +32,6 @@ def chip(name: str, count=8, memory=128, vendor="nvidia", like=None, **peaks) ->
             "peaks": schema.Peaks(**{key: peak(value) for key, value in figures.items()}),
         }
     )
-
-
-def recipe(hardware: str, layout="single", variant="docker", **more) -> schema.Recipe:
-    names = ("prefill", "decode") if layout == "pd" else ("mixed",)
-    made = schema.Recipe(
-        hardware=hardware,
-        layout=layout,
-        variant=variant,
-        title="A recipe of a test",
-        source=SOURCE,
-        engine_version="0.32.0",
-        weights="int4",
-        install="docker",
-        router="upstream" if layout == "pd" else None,
-        roles={name: {} for name in names},
-    )
-    return made.model_copy(update=more)
 
 
 def model(name: str, *recipes: schema.Recipe, **sizes) -> schema.Model:

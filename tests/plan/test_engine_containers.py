@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from plan import made_values
 
 from kimi_nb import catalog
 from kimi_nb.core.errors import PlanError
@@ -34,26 +35,8 @@ def chip(of="h200", **container) -> schema.Hardware:
 
 
 def engine(port: int | None = 8010, env=None) -> EngineSpec:
-    words = ("vllm", "serve", "m", "--host", "h", "--port", "8010", "--seed", "1")
-    return EngineSpec(
-        name="mixed0-rank0",
-        node="n0",
-        address="192.0.2.1",
-        role="mixed",
-        group=0,
-        rank=0,
-        ranks=1,
-        dp_size=1,
-        tp_size=8,
-        devices=tuple(range(8)),
-        http_port=port,
-        kv_port=None,
-        rpc_port=None,
-        side_channel_port=None,
-        headless=port is None,
-        env=env or {},
-        argv=words,
-    )
+    words = ("--host", "h", "--port", "8010", "--seed", "1")
+    return made_values.engine(*words, http_port=port, headless=port is None, env=env or {})
 
 
 def run(hardware: schema.Hardware, version=NEW, **more) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from plan.made_values import recipe
 
 from kimi_nb import catalog
 from kimi_nb.core.errors import NoRecipeError
@@ -14,27 +15,9 @@ from kimi_nb.plan.derivation import bases, feasibility, making
 from kimi_nb.plan.derivation.adapting import Impossible
 
 K25 = load.model("k2.5")  # weights in W4A8, INT4, NVFP4 and MXFP4
-SOURCE = schema.Source(document="guide", section="1")
 GB200, H200, H20, MI300X, MI350X, CPU = (
     load.hardware(name) for name in ("gb200", "h200", "h20", "mi300x", "mi350x", "cpu")
 )
-
-
-def recipe(hardware="h200", layout="single", variant="docker", **more) -> schema.Recipe:
-    names = ("prefill", "decode") if layout == "pd" else ("mixed",)
-    made = schema.Recipe(
-        hardware=hardware,
-        layout=layout,
-        variant=variant,
-        title="A recipe of a test",
-        source=SOURCE,
-        engine_version="0.25.1",
-        weights="int4",
-        install="docker",
-        router="upstream" if layout == "pd" else None,
-        roles={name: {} for name in names},
-    )
-    return made.model_copy(update=more)
 
 
 def model(*made: schema.Recipe, name="mine") -> schema.Model:

@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 
 import pytest
+from plan import made_values
 
 from kimi_nb import catalog
 from kimi_nb.params import load, schema
@@ -31,26 +32,9 @@ NAMES = ("create-env", "install", "download", "baseline", "tune-moe", "optimised
 
 
 def engine(*argv: str, env=None, **sizes) -> EngineSpec:
-    given = {
-        "name": "mixed0-rank0",
-        "node": "dgx-01",
-        "address": "198.51.100.21",
-        "role": "mixed",
-        "group": 0,
-        "rank": 0,
-        "ranks": 1,
-        "dp_size": 1,
-        "tp_size": 8,
-        "devices": tuple(range(8)),
-        "http_port": 8000,
-        "kv_port": None,
-        "rpc_port": None,
-        "side_channel_port": None,
-        "headless": False,
-        "env": env or {},
-        "argv": ("vllm", "serve", "/p/models/kimi-k2.5", *argv),
-    }
-    return EngineSpec(**given | sizes)
+    here = {"node": "dgx-01", "address": "198.51.100.21", "env": env or {}}
+    words = ("vllm", "serve", "/p/models/kimi-k2.5", *argv)
+    return made_values.engine(argv=words, **here | sizes)
 
 
 PLAIN = Serving([engine()])

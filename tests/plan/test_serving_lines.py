@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 
 import pytest
+from plan import made_values
 
 from kimi_nb.core import shell
 from kimi_nb.core.errors import PlanError
@@ -22,24 +23,14 @@ HOST = "/p/server_host.txt"
 def engine(
     at: int = 0, *argv: str, group: int = 0, env=None, port: int | None = 8000
 ) -> EngineSpec:
-    return EngineSpec(
+    return made_values.engine(
+        *argv,
         name=f"mixed{group}-rank{at}",
         node=f"n{at}",
         address=f"192.0.2.{at + 1}",
-        role="mixed",
         group=group,
-        rank=0,
-        ranks=1,
-        dp_size=1,
-        tp_size=8,
-        devices=tuple(range(8)),
         http_port=port,
-        kv_port=None,
-        rpc_port=None,
-        side_channel_port=None,
-        headless=False,
         env={"A": "1"} if env is None else env,
-        argv=("vllm", "serve", "m", *argv),
     )
 
 

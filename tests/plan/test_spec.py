@@ -6,35 +6,11 @@ import dataclasses
 import json
 
 import pytest
+from plan.made_values import engine
 
 from kimi_nb.params.settings import Value
 from kimi_nb.plan import build, spec
-from kimi_nb.plan.spec import EngineSpec, Plan
-
-
-def engine(*argv: str, **more) -> EngineSpec:
-    """An engine of one rank of 8 devices on one node, but for what is said."""
-    given = {
-        "name": "mixed0-rank0",
-        "node": "n0",
-        "address": "192.0.2.1",
-        "role": "mixed",
-        "group": 0,
-        "rank": 0,
-        "ranks": 1,
-        "dp_size": 1,
-        "tp_size": 8,
-        "devices": tuple(range(8)),
-        "http_port": 8000,
-        "kv_port": None,
-        "rpc_port": None,
-        "side_channel_port": None,
-        "headless": False,
-        "env": {},
-        "argv": ("vllm", "serve", "m", *argv),
-    }
-    return EngineSpec(**given | more)
-
+from kimi_nb.plan.spec import Plan
 
 # Addresses ----------------------------------------------------------------------------------------
 
