@@ -14,6 +14,9 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_MERGED = 20_000
 _MERGE = "tag:yaml.org,2002:merge"
 
+UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""What PyYAML raises on a text that is not YAML or whose tags do not fit their values."""
+
 
 class _Strict(_Loader):  # type: ignore[misc,valid-type]
     """YAML loader that rejects duplicate keys, of which YAML would silently keep the last.
@@ -95,7 +98,7 @@ def load(text: str) -> Any:
             )
         )
         raise Fault(f"{error.problem}.{advice}", where) from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         # An invalid date, a number that is too long, or a character that YAML forbids. What PyYAML
         # stumbles over, such as !!int before an empty text, says nothing to a reader.
         said = "" if isinstance(error, IndexError | AttributeError) else str(error)

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from kimi_nb.core import strict_yaml
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import load, schema
 from kimi_nb.params.kubernetes_site import Volume
@@ -97,8 +98,8 @@ def _put(values: dict[str, Any], key: str, value: str) -> None:
             raise ParameterError(f"--set {key}: {table} is no table; name nodes with --nodes.")
         values = inner
     try:
-        values[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
+        values[last] = strict_yaml.load(value)
+    except strict_yaml.Fault:
         raise ParameterError(f"--set {key}: {value!r} is not a value in YAML.") from None
 
 

@@ -119,3 +119,15 @@ def test_connectors_of_a_wrong_type_are_no_crash(tmp_path, inner):
     kv = f'{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {inner}}}'
     (tmp_path / "run.sh").write_text(f"vllm serve m --kv-transfer-config '{kv}'\n")
     assert main(["check", str(tmp_path / "run.sh")]) in (0, 1)
+
+
+@pytest.mark.parametrize("value", ['!!int ""', '!!bool "x"', '!!timestamp "x"', "2001-99-99"])
+def test_tags_that_do_not_fit_their_values_are_no_crash(tmp_path, value):
+    """The scripts beside such a manifest and such values of a chart are checked all the same."""
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    (tmp_path / "group.yaml").write_text(f"kind: LeaderWorkerSet\nspec: {value}\n")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "values.yaml").write_text(f"image: {value}\n")
+    (tmp_path / "templates" / "pod.yaml").write_text("kind: Pod\nspec: {{ .Values.image.tag }}\n")
+    found = judge.files([tmp_path])
+    assert [one.rule for one in found.errors if "run.sh" in one.file] == ["engine/flag-unknown"]

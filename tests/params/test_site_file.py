@@ -217,6 +217,9 @@ def test_pairs_set_values_as_yaml_reads_them():
         ("ssh.port.x=1", "--set ssh.port.x: port is no table; name nodes with --nodes."),
         ("nic=[1", "--set nic: '[1' is not a value in YAML."),
         ("nic=a: b: c", "--set nic: 'a: b: c' is not a value in YAML."),
+        ("nic=2001-99-99", "--set nic: '2001-99-99' is not a value in YAML."),
+        ('nic=!!int ""', "--set nic: '!!int \"\"' is not a value in YAML."),
+        ('nic=!!bool "x"', "--set nic: '!!bool \"x\"' is not a value in YAML."),
         ("ssh.port=x", "the site: 1 fault\n  ssh.port: found 'x': Input should be a valid integer"),
         (
             "nick=x",

@@ -24,7 +24,7 @@ from kimi_nb.check.findings import WARNING
 from kimi_nb.check.reading.files import Text
 from kimi_nb.check.view.deployment import Fault
 from kimi_nb.check.view.engine_view import Spot
-from kimi_nb.core import data_files
+from kimi_nb.core import data_files, strict_yaml
 
 _PATH = re.compile(r"(?<![\w.)])\.Values((?:\.[A-Za-z]\w*)+)")
 _SHORTEST = 8  # of a name that is compared
@@ -45,7 +45,7 @@ def find(texts: Sequence[Text]) -> Iterator[Fault]:
 def _chart(values: Text, templates: Sequence[Text]) -> Iterator[Fault]:
     try:
         there: Any = None if data_files.too_deep(values.text) else yaml.safe_load(values.text)
-    except yaml.YAMLError:
+    except strict_yaml.UNREADABLE:
         return
     every = "\n".join(one.text for one in templates)
     told: set[str] = set()

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from kimi_nb.check.reading.files import Text
-from kimi_nb.core import data_files
+from kimi_nb.core import data_files, strict_yaml
 
 MOST = 64  # pods of all sets together; more are alike
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
@@ -187,7 +187,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return [one for one in yaml.load_all(text, Loader=loader) if isinstance(one, dict)]
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except strict_yaml.UNREADABLE:
         return []
 
 
