@@ -265,6 +265,8 @@ def node(name: str, resource: str, count: int, **labels: str) -> dict[str, Any]:
 class _Handler(BaseHTTPRequestHandler):
     cluster: Cluster
     protocol_version = "HTTP/1.1"
+    # Headers and body are two packets: without it each answer would wait for an acknowledgement.
+    disable_nagle_algorithm = True
 
     def log_message(self, *args: object) -> None:
         pass

@@ -46,6 +46,7 @@ class Engine:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def setup(self) -> None:
                 super().setup()
