@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -35,25 +36,42 @@ class LocalNodes:
 
 
 def _run(text: str, seconds: float | None) -> Answer:
+    # Programs beside this Python (vllm-router) are found even if the environment is not activated.
+    path = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
     try:
-        # Programs beside this Python (vllm-router) are found even if the environment is not
-        # activated. A session of its own: what is started survives the end of the terminal.
-        path = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
-        done = subprocess.run(
+        # A session of its own: what is started survives the end of the terminal.
+        process = subprocess.Popen(
             node_call.READER,
-            input=text,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",  # a login may print anything
             env={**os.environ, "PATH": path},
-            timeout=seconds,
-            check=False,
             start_new_session=True,
         )
+        said, errors = _heard(process, text, seconds)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Answer((), str(error))
-    found = tuple(node_call.lines(done.stdout.splitlines()))
-    wrong = done.returncode and not any(line.kind == "fail" for line in found)
+    found = tuple(node_call.lines(said.splitlines()))
+    wrong = process.returncode and not any(line.kind == "fail" for line in found)
     return Answer(
-        found, done.stderr.strip()[-300:] or f"exit code {done.returncode}" if wrong else ""
+        found, errors.strip()[-300:] or f"exit code {process.returncode}" if wrong else ""
     )
+
+
+def _heard(process: subprocess.Popen[str], text: str, seconds: float | None) -> tuple[str, str]:
+    """Return what a script prints; where its time or the person's patience ends, so does all of it.
+
+    Engines have sessions of their own and stay.
+    """
+    try:
+        return process.communicate(text, timeout=seconds)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    finally:
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()

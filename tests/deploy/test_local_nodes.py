@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,13 +70,13 @@ def test_what_is_started_survives_the_end_of_the_terminal():
 
 
 def test_only_what_brings_the_weights_has_no_end(monkeypatch):
-    seconds, run = [], subprocess.run
+    seconds, wait = [], subprocess.Popen.communicate
 
-    def noted(*given, timeout, **more):
+    def noted(self, text, timeout):
         seconds.append(timeout)
-        return run(*given, timeout=60, **more)
+        return wait(self, text, timeout=60)
 
-    monkeypatch.setattr(local.subprocess, "run", noted)
+    monkeypatch.setattr(subprocess.Popen, "communicate", noted)
     nodes = LocalNodes()
     nodes.look({"n": SAYS})
     nodes.change({"n": SAYS}, "push")
@@ -85,6 +88,59 @@ def test_a_script_that_does_not_end_is_no_answer(monkeypatch):
     monkeypatch.setattr(local, "_SECONDS", 0.2)
     answer = LocalNodes().look({"n": f"{SAYS}exec sleep 60"})["n"]
     assert answer.lines == () and "timed out after 0.2 seconds" in answer.error
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A script that starts a program and waits for it, and a look at who of them is alive."""
+    note, session = tmp_path / "pids", tmp_path / "session"
+    text = (
+        f"setsid sleep 300 & echo $! > {session}\n"
+        f"sleep 300 & echo $$ $! > {note}.new; mv {note}.new {note}; wait\n"
+    )
+    yield text, note, session
+    for pid in session.read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def alive(note: Path) -> list[str]:
+    """The programs of a note that run, after all that were killed had 60 s to go."""
+    end = time.monotonic() + 60
+    while True:
+        found = [
+            pid
+            for pid in note.read_text().split()
+            if (stat := Path("/proc", pid, "stat")).exists()
+            and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+        ]
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.05)
+
+
+def test_what_a_script_has_begun_ends_with_its_time(begun, monkeypatch):
+    """But not what it has given a session of its own, such as an engine."""
+    text, note, session = begun
+    monkeypatch.setattr(local, "_SECONDS", 2.0)
+    assert "timed out after 2.0 seconds" in LocalNodes().look({"n": text})["n"].error
+    assert alive(note) == []
+    os.kill(int(session.read_text()), 0)
+
+
+def test_what_a_script_has_begun_ends_with_the_person_s_patience(begun):
+    text, note, _ = begun
+    script = (
+        "import sys\nfrom kimi_nb.deploy.local import LocalNodes\n"
+        "try: LocalNodes().change({'n': sys.argv[1]}, 'weights')\nexcept KeyboardInterrupt: exit(7)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, text])
+    end = time.monotonic() + 60
+    while not note.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 7
+    assert alive(note) == []
 
 
 def test_a_machine_without_bash_gives_no_answer(monkeypatch):
