@@ -151,11 +151,11 @@ class _Supervisor:
                     if number == signal.SIGKILL or process not in known:
                         _signal(process, number)
                 known |= dict.fromkeys(found)
-                self._collect()
                 # Descendants of a root must be remembered: they are orphans once the root is gone.
                 alive = [one for one in known if _lives(one)]
+                self._collect()
                 if not alive:
-                    break
+                    return
                 if number == signal.SIGKILL:
                     for process in alive:
                         _signal(process, number)
