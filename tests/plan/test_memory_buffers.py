@@ -68,7 +68,7 @@ def test_one_device_has_no_communicator(shape, size):
 
 def test_the_kernels_of_a_format_take_a_workspace_after_the_cache():
     found = buffers.terms(Shape(tp=8), "MXFP4")[0]
-    assert found.name == "expert workspace" and not found.inside
+    assert found.name == "expert workspace" and found.inside is False
     assert sizes(found) == pytest.approx((1.6, 0, 2))
     assert found.formula == "workspace of the experts' kernels" and "Kimi-K3" in found.source
     for shape, precision in ((Shape(tp=8, vendor="amd"), "MXFP4"), (Shape(tp=8), "INT4")):
@@ -104,12 +104,12 @@ def test_a3_wants_more_than_what_fits_exactly():
 
 
 def test_a3_between_nodes_keeps_a_table_with_each_row():
-    """3 x (8 + 7) = 45 is 40, 3 x (3 + 7) = 30 is 24; 64 B more, and 404 MB."""
+    """3 x (8 + 7) = 45 is 40, 3 x (1 + 7) stays 24; 64 B more, and 404 MB."""
     assert buffers.buffer_need_hierarchy(32, 7168, 384, 8) == (
         575,  # 384 x 32 x 14560 B = 170.6 MiB
         "384 experts x 32 tokens x 14560 B + 404 MB = 575 MB",
     )
-    assert buffers.buffer_need_hierarchy(1024, 432, 1, 3) == (
+    assert buffers.buffer_need_hierarchy(1024, 432, 1, 1) == (
         406,  # 1024 x 1024 B = 1 MiB
         "1 experts x 1024 tokens x 1024 B + 404 MB = 406 MB",
     )

@@ -46,7 +46,7 @@ def step_bytes(shape: Shape, arch: Mapping[str, int], precision: str = "BF16") -
     block of layers is kept beside the working rows.
     """
     hidden, tokens = arch["hidden_size"], shape.batched_tokens
-    gathered = tokens * shape.dp if shape.dp > 1 else tokens
+    gathered = tokens * shape.dp
     inner = arch["moe_intermediate_size"] / (1 if shape.expert_parallel else shape.tp)
     experts = min(gathered, max(EXPERT_CHUNK, tokens))
     heads = -(-arch["heads"] // shape.tp)

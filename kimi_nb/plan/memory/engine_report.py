@@ -16,6 +16,7 @@ one of these and does not end so is an error rather than a gap.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,9 +98,12 @@ _LINES: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
         ("cache", "device", "budget", "consumed"),
     ),
 )
-# The settings that decide memory, as the engine lists what differs from its defaults.
+# The settings that decide memory, as the engine lists what differs from its defaults. A value is
+# read up to what ends it, so that none is read in part.
 _SETTINGS = {
-    name: re.compile(rf"'{name}': (True|False|'[a-z0-9_]{{1,20}}'|{_N[1:-1]})")
+    name: re.compile(
+        rf"'{name}': (True|False|'[a-z0-9_]{{1,20}}'|-?\d{{1,12}}(?:\.\d{{1,20}})?)[,}}]"
+    )
     for name in (
         "tensor_parallel_size",
         "data_parallel_size",
@@ -215,19 +219,18 @@ def join(logs: Sequence[Log]) -> Log:
 
     Raises ParameterError if they are of different engines.
     """
-    first = logs[0]
     if len(logs) == 1:
-        return first
-    for other in logs[1:]:
+        return logs[0]
+    for log, other in itertools.combinations(logs, 2):
         for what, one, two in (
-            ("vLLM", first.version, other.version),
-            ("model", first.model, other.model),
-            ("settings", dict(first.settings), dict(other.settings)),
-            ("memory of the device", first.device, other.device),
+            ("vLLM", log.version, other.version),
+            ("model", log.model, other.model),
+            ("settings", dict(log.settings), dict(other.settings)),
+            ("memory of the device", log.device, other.device),
         ):
             if one and two and one != two:
                 raise ParameterError(
-                    f"{first.name}, {other.name}: logs of two engines: {what} {one} and {two}. Give "
+                    f"{log.name}, {other.name}: logs of two engines: {what} {one} and {two}. Give "
                     "the logs of one engine's ranks, of one start."
                 )
 
