@@ -107,6 +107,8 @@ def _speak_flags(
                 continue
             key = catalog.additional_key(engine, rest)
             if key != rest:
+                if _outranks(flags.get(f"{top}.{key}"), value, equal=True):
+                    continue
                 notes.append(f"--additional-config {rest} is written as {key} in {engine}")
             name = f"{top}.{key}"
         runs = catalog.history(top, "serve")
@@ -119,5 +121,14 @@ def _speak_flags(
             raise ParameterError(
                 f"{value.source}: --{name} {json.dumps(value.value)[:60]}: {allowed} in {engine}."
             )
-        out[name] = value
+        if not _outranks(out.get(name), value):
+            out[name] = value
     return out
+
+
+def _outranks(other: Value | None, value: Value, equal: bool = False) -> bool:
+    """Return whether the other value of the same key comes from a higher layer."""
+    if other is None:
+        return False
+    above = _LAYERS.index(other.layer) - _LAYERS.index(value.layer)
+    return above > 0 or (equal and above == 0)

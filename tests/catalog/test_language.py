@@ -152,6 +152,24 @@ def test_a_key_that_moved_below_a_table():
     assert spoken(NEW, whole) == (whole, {}, ())
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_the_two_names_of_a_key_the_higher_layer_counts(first):
+    """In whichever order they stand; of one layer, the name that this version has."""
+    old, new = (
+        f"additional-config.{x}enable_balance_scheduling" for x in ("", "scheduler_config.")
+    )
+    for layers, wanted in (
+        (("override", "site"), "old"),
+        (("site", "recipe"), "old"),
+        (("recipe", "site"), "new"),
+        (("site", "site"), "new"),
+    ):
+        pairs = [(old, value("old", layers[0])), (new, value("new", layers[1]))]
+        flags = dict(pairs[::-1] if first else pairs)
+        settings, _ = language.speak(Layered(flags, {}), NEW, "decode")
+        assert {name: one.value for name, one in settings.flags.items()} == {new: wanted}
+
+
 def test_a_key_that_a_role_ignores():
     flags = {"additional-config.recompute_scheduler_enable": True, "seed": 1}
     first = catalog.engine("vllm-ascend", "0.23.0")
