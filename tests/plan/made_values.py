@@ -1,11 +1,29 @@
-"""Recipes and engines that tests make, with as little in them as they need."""
+"""Hardware, recipes and engines that tests make, with as little in them as they need."""
 
 from __future__ import annotations
 
-from kimi_nb.params import schema
+from kimi_nb.params import load, schema
 from kimi_nb.plan.spec import EngineSpec
 
 SOURCE = schema.Source(document="guide", section="1")
+
+
+def chip(name: str, count=8, memory=128, vendor="nvidia", like=None, **peaks) -> schema.Hardware:
+    """A hardware of 8 devices of 128 GB that compute BF16 alone, but for what is said."""
+    h200 = load.hardware("h200")
+    figures = {"bf16_tflops": 1000} | peaks
+    known = {key: value for key, value in figures.items() if value is not None}
+    return h200.model_copy(
+        update={
+            "name": name,
+            "vendor": vendor,
+            "like": like,
+            "devices": h200.devices.model_copy(update={"count": count, "memory_gb": memory}),
+            "peaks": schema.Peaks(
+                **{key: {"value": value, "source": "a test"} for key, value in known.items()}
+            ),
+        }
+    )
 
 
 def recipe(hardware="h200", layout="single", variant="docker", **more) -> schema.Recipe:

@@ -6,32 +6,15 @@ import functools
 
 import pytest
 from plan import made_values
+from plan.made_values import chip
 
 from kimi_nb.core.errors import NoRecipeError
 from kimi_nb.params import load, schema
 from kimi_nb.plan.derivation import bases
 from kimi_nb.plan.derivation.bases import Base
 
-K25, H200 = load.model("k2.5"), load.hardware("h200")
+K25 = load.model("k2.5")
 recipe = functools.partial(made_values.recipe, engine_version="0.32.0")
-
-
-def peak(value: float | None) -> dict | None:
-    return None if value is None else {"value": value, "source": "a test"}
-
-
-def chip(name: str, count=8, memory=128, vendor="nvidia", like=None, **peaks) -> schema.Hardware:
-    """A hardware of 8 devices of 128 GB that compute BF16 alone, but for what is said."""
-    figures = {"bf16_tflops": 1000} | peaks
-    return H200.model_copy(
-        update={
-            "name": name,
-            "vendor": vendor,
-            "like": like,
-            "devices": H200.devices.model_copy(update={"count": count, "memory_gb": memory}),
-            "peaks": schema.Peaks(**{key: peak(value) for key, value in figures.items()}),
-        }
-    )
 
 
 def model(name: str, *recipes: schema.Recipe, **sizes) -> schema.Model:

@@ -107,22 +107,23 @@ def _served(chip: str) -> frozenset[str]:
 def _of_vendor(subject: Subject, key: str) -> bool:
     """Return whether a document serves this checkpoint on devices of the vendor."""
     vendor = subject.hardware.vendor
-    return any(shipped_hardware()[chip].vendor == vendor for chip in _chips(subject, key))
+    return any(chip.vendor == vendor for chip in _chips(subject, key))
 
 
 def _proven(subject: Subject, key: str) -> bool:
     """Return whether a document serves this checkpoint on devices of the same generation."""
     mine = generation(subject.hardware)
-    return any(generation(shipped_hardware()[chip]) == mine for chip in _chips(subject, key))
+    return any(generation(chip) == mine for chip in _chips(subject, key))
 
 
-def _chips(subject: Subject, key: str) -> set[str]:
-    """Return the hardware on which documents serve a checkpoint."""
-    return {
-        recipe.hardware
+def _chips(subject: Subject, key: str) -> list[schema.Hardware]:
+    """Return the hardware on which documents serve a checkpoint, but for files of the user's own."""
+    there = shipped_hardware()
+    return [
+        there[recipe.hardware]
         for recipe in subject.model.recipes
-        if recipe.weights == key and recipe.documented
-    }
+        if recipe.weights == key and recipe.documented and recipe.hardware in there
+    ]
 
 
 def not_computed(hardware: schema.Hardware, precision: str) -> str:
@@ -208,10 +209,11 @@ def _newest(versions: Iterable[str]) -> str:
 
 
 def _versions(model: schema.Model, package: str) -> list[str]:
+    able = {name for name, chip in shipped_hardware().items() if chip.engine == package}
     return [
         recipe.engine_version
         for recipe in model.recipes
-        if recipe.documented and shipped_hardware()[recipe.hardware].engine == package
+        if recipe.documented and recipe.hardware in able
     ]
 
 
@@ -300,7 +302,7 @@ def _draft(subject: Subject, name: str) -> tuple[str, str]:
     for other, draft in fits.items():
         if before is not None and draft.method == before.method:
             return other, f"the draft of {model.title} by the same method"
-    method = before.method if before else "such a"
+    method = before.method if before else "such"
     return "", f"{model.title} has no {method} draft for {subject.hardware.vendor} at this version"
 
 

@@ -90,9 +90,7 @@ def settings(
             draft = subject.model.drafts[feature.draft]
             draft_parameters = (draft.parameters_million or 0) * 10**6
             table = {"method": draft.method, "num_speculative_tokens": draft.tokens}
-            below.append(
-                schema.Settings.model_construct(flags={"speculative-config": table}, env={})
-            )
+            below.append(schema.Settings.model_construct(flags={"speculative-config": table}))
     for one in (*below, *layers):
         flags = load.merge(flags, _plain(one.flags))
         env = load.merge(env, _plain(one.env))
@@ -120,8 +118,9 @@ def fitted(subject: Subject, spec: schema.RoleSpec, given: Settings, least_tp: i
 
     More tensor parallelism is tried before more nodes. ``least_tp`` is the smallest tp allowed.
     """
+    _refuse_unknown_sizes(subject)
     best: Fitted | None = None
-    nodes, experts = 0, subject.model.architecture.get("experts", 0)
+    nodes, experts = 0, subject.model.architecture["experts"]
     last: Sizes | None = None
     # A share of every byte, which is less than any device holds: no account is needed to say no.
     whole = memory.checkpoint_bytes(subject.model.architecture, subject.precision)
@@ -150,6 +149,21 @@ def fitted(subject: Subject, spec: schema.RoleSpec, given: Settings, least_tp: i
     return best
 
 
+def _refuse_unknown_sizes(subject: Subject) -> None:
+    """Raise Impossible for a model whose file lacks what the account needs, as the user's own may."""
+    lacking = [name for name in memory.NEEDED if name not in subject.model.architecture]
+    if lacking:
+        raise Impossible(
+            f"the architecture of {subject.model.title} has no {', '.join(lacking)}, so that its "
+            "memory cannot be worked out"
+        )
+    if subject.precision not in memory.PRECISIONS:
+        raise Impossible(
+            f"what {subject.precision} weights take of a device is not known, so that its memory "
+            "cannot be worked out"
+        )
+
+
 def _length(found: Fitted) -> int:
     return found.account.tokens
 
@@ -158,7 +172,7 @@ def _sizes(subject: Subject, spec: schema.RoleSpec, least_tp: int) -> Iterator[S
     """Yield the sizes that a role may have, the nearest to those of the base first."""
     divided = [subject.model.architecture[key] for key in _DIVIDED]
     there, before = subject.hardware.devices.count, subject.base.hardware.devices.count
-    used = spec.dp * spec.tp * getattr(spec, "pp", 1)
+    used = spec.dp * spec.tp * spec.pp
     apart = spec.tp > before
     able = [n for n in range(least_tp, there + 1) if not any(one % n for one in (*divided, there))]
     same = subject.base.recipe.layout == subject.layout
@@ -219,7 +233,7 @@ def _limited(subject: Subject, given: Settings, sizes: Sizes, found: memory.Fit)
     limits: dict[str, tuple[int, str]] = {}
     seqs = found.shape.seqs
     least = min(length, facts()["least_context"])
-    while found.headroom <= 0 or found.tokens < least:
+    while found.tokens < least:
         if seqs == 1:
             return None
         seqs = max(seqs // 2, 1)
@@ -228,7 +242,7 @@ def _limited(subject: Subject, given: Settings, sizes: Sizes, found: memory.Fit)
         limits["max-num-seqs"] = (seqs, f"memory: with more requests {_cache(found)}")
     if found.tokens < length:
         limits["max-model-len"] = (
-            found.tokens // _STEP * _STEP if found.tokens >= _STEP else found.tokens,
+            found.tokens // _STEP * _STEP or found.tokens,
             f"memory: {_cache(found)}, {length} do not fit",
         )
     _step(subject, given, found, limits)
@@ -236,7 +250,7 @@ def _limited(subject: Subject, given: Settings, sizes: Sizes, found: memory.Fit)
 
 
 def _cache(found: memory.Fit) -> str:
-    left = max(found.headroom, 0) / memory.GIB
+    left = found.headroom / memory.GIB
     return (
         f"{found.budget / memory.GIB:.1f} GiB - {found.used / memory.GIB:.1f} GiB leave "
         f"{left:.1f} GiB, {found.tokens} tokens at {found.per_token} B"
@@ -273,7 +287,7 @@ def shortfall(subject: Subject, found: memory.Fit, nodes: int) -> str:
         f"activations, buffers and contexts {found.used / gib:.1f} GiB; there are "
         f"{found.budget / gib:.1f} GiB ({found.device / gib:.2f} x {found.shape.utilization:g}), so "
         + (
-            f"{-found.headroom / gib:.1f} GiB are missing"
+            f"{(found.used - found.budget) / gib:.1f} GiB are missing"
             if found.headroom <= 0
             else f"{found.headroom / gib:.1f} GiB are left for the cache, {found.tokens} tokens"
         )
