@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 # Seconds: the process that writes on another machine of a shared disk is none of this one.
 _FRESH = 60.0
+_FORGOTTEN = 3600.0  # whoever writes, writes more often than that
 _NAME = 240  # bytes of a name, which can have 255; the rest is what is put around it
 
 
@@ -66,11 +67,15 @@ def remove(new: Path) -> None:
 
 
 def _abandoned(path: Path, pid: int) -> bool:
-    """Return whether the process that wrote a scratch file has ended, some time ago."""
+    """Return whether the process that wrote a scratch file has ended, some time ago.
+
+    In a container, its number may be that of another process by now.
+    """
+    age = time.time() - path.lstat().st_mtime
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return time.time() - path.lstat().st_mtime > _FRESH
+        return age > _FRESH
     except OSError:
         pass  # it is somebody else's
-    return False
+    return age > _FORGOTTEN

@@ -158,6 +158,7 @@ class Scene:
     # The second call --------------------------------------------------------------------
 
     def _second(self) -> None:
+        wholeness.forget(self.results)
         calls = [self.command.again, *self.command.after()]
         for number, words in enumerate(calls):
             name = f"second-{number}"

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from chaos import disasters, links, scene, wholeness
+from kimi_nb.core import scratch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,6 +74,17 @@ def test_what_is_whole_or_says_that_it_is_not_is_no_fault(tmp_path):
     (tmp_path / ".k2.5-a3.0123abcd" / "plan.json").write_text("{")
     assert wholeness.halves(tmp_path) == []
     assert len(wholeness.scratch(tmp_path)) == 4
+
+
+def test_what_a_killed_writer_left_goes_hours_later(tmp_path):
+    """Also where its number is that of another process: each scene counts from 1."""
+    left = tmp_path / f".a.json.{os.getppid()}.new"
+    left.write_text("{")
+    scratch.beside(tmp_path / "a.json")
+    assert wholeness.scratch(tmp_path) == [left.name]
+    wholeness.forget(tmp_path)
+    scratch.beside(tmp_path / "a.json")
+    assert wholeness.scratch(tmp_path) == []
 
 
 def test_progress_is_no_word_for_the_person():

@@ -1,12 +1,14 @@
 """Whether the files that a command has written are whole.
 
 wholeness.halves(folder)    # what is half-written under a name that does not say so
-wholeness.scratch(folder)   # what has a name that says it: gone after the next run
+wholeness.scratch(folder)   # what has a name that says it: gone after the next run, hours later
+wholeness.forget(folder)    # let those hours pass
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,13 @@ def scratch(folder: Path) -> list[str]:
         for path in sorted(folder.rglob("*"))
         if _SCRATCH.search(path.name) and not _below_scratch(path, folder)
     ]
+
+
+def forget(folder: Path) -> None:
+    """Let two hours pass for what was being written: a writer that may live is left alone."""
+    for path in folder.rglob("*"):
+        if _SCRATCH.search(path.name):
+            os.utime(path, (path.lstat().st_mtime - 7200,) * 2, follow_symlinks=False)
 
 
 def halves(folder: Path) -> list[str]:

@@ -24,8 +24,8 @@ from kimi_nb.show.picture import Picture
 
 
 def _old(path: Path) -> Path:
-    """Let a file be an hour old."""
-    os.utime(path, (path.stat().st_mtime - 3600,) * 2)
+    """Let a file be half an hour old."""
+    os.utime(path, (path.stat().st_mtime - 1800,) * 2)
     return path
 
 
@@ -86,6 +86,18 @@ def test_a_dead_writer_of_a_shared_disk_may_live_elsewhere(
         monkeypatch.setattr(scratch, "time", SimpleNamespace(time=lambda now=now: now))
         scratch.beside(tmp_path / "a.json")
         assert left.exists() == stays
+
+
+def test_nobody_writes_for_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of a process in another container may be that of a process here."""
+    with subprocess.Popen(["sleep", "60"]) as living:
+        left = _made(tmp_path / f".a.json.{living.pid}.new")
+        os.utime(left, (1000, 1000))
+        for now, stays in ((4600.0, True), (4600.5, False)):
+            monkeypatch.setattr(scratch, "time", SimpleNamespace(time=lambda now=now: now))
+            scratch.beside(tmp_path / "a.json")
+            assert left.exists() == stays
+        living.kill()
 
 
 def test_a_text_is_written_with_the_mode_of_the_umask(
