@@ -65,13 +65,9 @@ def _heard(process: subprocess.Popen[str], text: str, seconds: float | None) -> 
 
     Engines have sessions of their own and stay.
     """
-    try:
-        return process.communicate(text, timeout=seconds)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-    finally:
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+    with process:
+        try:
+            return process.communicate(text, timeout=seconds)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
