@@ -47,7 +47,7 @@ def made(subject: Subject, version: str, rule: str) -> Made:
     for role in sorted(base.roles, key=lambda name: name != first):
         spec = base.roles[role]
         mine = adapting.features(subject, spec.features, steps)
-        own = _without_drafts(subject, spec.settings, [*common, *mine], steps)
+        own = _without_drafts(spec.settings, [*common, *mine], steps)
         own = adapting.of_the_model(subject, adapting.kept(subject, own, steps), steps)
         when = [
             adapting.kept(subject, one, steps)
@@ -99,11 +99,10 @@ def _processes(
     answers at an address of its own.
     """
     there = subject.hardware.devices.count
-    sizes = roles["prefill"].sizes if "prefill" in roles else None
-    spread = sizes is not None and sizes.nodes > 1 and sizes.dp > 1
     if (
         subject.base.recipe.processes == "node"
-        and spread
+        and "prefill" in roles
+        and roles["prefill"].sizes.nodes > 1
         and all(one.sizes.tp <= there for one in roles.values())
     ):
         steps["processes"] = (
@@ -211,7 +210,7 @@ def _common(subject: Subject, steps: dict[str, tuple[str, str]]) -> schema.Setti
 
 
 def _without_drafts(
-    subject: Subject, settings: schema.Settings, names: list[str], steps: dict[str, tuple[str, str]]
+    settings: schema.Settings, names: list[str], steps: dict[str, tuple[str, str]]
 ) -> schema.Settings:
     """Return the settings of a role without those of a draft that is not there."""
     if "speculative-config" not in settings.flags or any(
@@ -237,17 +236,17 @@ def _spec(
     for name, (value, reason) in found.limits.items():
         flags[name] = {"value": value, "reason": reason}
     sizes = found.sizes
-    changed: dict[str, Any] = {
-        "nodes": sizes.nodes,
-        "dp": sizes.dp,
-        "tp": sizes.tp,
-        "features": features,
-        "settings": schema.Settings(flags=flags, env=env),
-        "when": {},
-    }
-    if "pp" in type(spec).model_fields:
-        changed["pp"] = 1
-    return spec.model_copy(update=changed)
+    return spec.model_copy(
+        update={
+            "nodes": sizes.nodes,
+            "dp": sizes.dp,
+            "tp": sizes.tp,
+            "pp": 1,
+            "features": features,
+            "settings": schema.Settings(flags=flags, env=env),
+            "when": {},
+        }
+    )
 
 
 def _say_sizes(

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import schema
 from kimi_nb.plan.memory.account import Fit
@@ -65,8 +67,7 @@ class Learnt:
 def account(fit: Fit, arch: Mapping[str, int], layer: schema.Calibration) -> Fit:
     """Return the account of a fit with what was measured in the place of estimates."""
     terms = [_measured(one, layer) for one in fit.terms]
-    size = layer.device_gib * GIB if layer.device_gib is not None else fit.device
-    device = Term("device", size, size, size, "what the engine saw", layer.mark, mark=layer.mark)
+    device = layer.device_gib if layer.device_gib is not None else fit.device / GIB
     return _account(fit.shape, arch, terms, device, layer.mark)
 
 
@@ -114,7 +115,8 @@ def learn(fit: Fit, log: Log, facts: Mapping[str, Any]) -> Learnt:
     budget = log.budget or (device or fit.device / GIB) * share
     _possible(log, cache, budget, device or fit.device / GIB)
     known_weights = log.weights if log.weights is not None else weights
-    known_peak = log.activations if log.activations is not None else peak
+    activations = _no_less_than_0(log.activations)
+    known_peak = activations if activations is not None else peak
     taken = log.graphs_estimated if log.graphs_estimated is not None else log.graphs
     known_graphs = graphs if taken is None or not fit.shape.graphs_inside else taken
     contexts: float | None = None
@@ -127,14 +129,14 @@ def learn(fit: Fit, log: Log, facts: Mapping[str, Any]) -> Learnt:
                 f"cache {cache:.2f} leave {rest:.2f} GiB for the rest. Is it the log of this plan?"
             )
         contexts = round(max(rest, 0.0), 3)
-    layer = schema.Calibration(
-        kind="memory-calibration",
+    layer = _layer(
+        log,
+        facts,
         device_gib=device,
         weights=round(log.weights / weights, 4) if log.weights is not None else None,
-        activations=round(log.activations / peak, 3) if log.activations and peak else None,
+        activations=round(activations / peak, 3) if activations is not None and peak else None,
         graphs_gib=None if log.graphs is None else max(log.graphs, 0.0),
         contexts_gib=contexts,
-        **{key: value for key, value in facts.items() if key not in ("served", "vllm")},
     )
     if all(
         value is None
@@ -146,6 +148,25 @@ def learn(fit: Fit, log: Log, facts: Mapping[str, Any]) -> Learnt:
             "nothing. Give the log of a start without it."
         )
     return Learnt(layer, compare(fit, log, contexts))
+
+
+def _no_less_than_0(figure: float | None) -> float | None:
+    """Return a figure that only rounding took below 0 as 0."""
+    return figure if figure is None or figure < -_ROUNDING else max(figure, 0.0)
+
+
+def _layer(log: Log, facts: Mapping[str, Any], **figures: float | None) -> schema.Calibration:
+    """Return the layer; refuse figures that none can have."""
+    known = {key: it for key, it in {**facts, **figures}.items() if key not in ("served", "vllm")}
+    try:
+        return schema.Calibration(kind="memory-calibration", **known)
+    except ValidationError as error:
+        wrong = "; ".join(f"{fault['loc'][0]} {fault['input']}" for fault in error.errors())
+        raise ParameterError(
+            f"{log.name}: no engine of this plan has these figures, of which weights and activations "
+            f"are factors of the estimate and the others GiB: {wrong}. Is it the log of this plan, "
+            "whole and unchanged?"
+        ) from None
 
 
 def compare(fit: Fit, log: Log, contexts: float | None = None) -> tuple[Compared, ...]:
