@@ -357,13 +357,13 @@ SETTINGS = {
     "gpu_memory_utilization": (0.5000001, 0.51, "--gpu-memory-utilization 0.51 there, 0.5 here"),
     "max_num_seqs": (4.0, 3.0, "--max-num-seqs 3 there, 4 here"),
     "max_num_batched_tokens": (1024.0, 2048.0, "--max-num-batched-tokens 2048 there, 1024 here"),
-    "max_model_len": (8192.0, 8191.0, "--max-model-len 8191 there, 8192 here"),
+    "max_model_len": (1048576.0, 1048575.0, "--max-model-len 1048575 there, 1048576 here"),
     "enable_expert_parallel": (True, False, "--enable-expert-parallel 0 there, 1 here"),
 }
 
 
 def test_another_shape_is_refused():
-    found = fit(model_len=8192, expert_parallel=True)
+    found = fit(model_len=1_048_576, expert_parallel=True)
     same = {name: value for name, (value, _, _) in SETTINGS.items()}
     assert learn(found, settings=same).layer.weights == 1.1
     assert learn(found, settings=dict.fromkeys(SETTINGS)).layer.weights == 1.1

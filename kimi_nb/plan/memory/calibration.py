@@ -218,7 +218,7 @@ def _same_shape(log: Log, fit: Fit) -> None:
     for name, (attribute, flag) in _SETTINGS.items():
         ours, said = getattr(fit.shape, attribute), log.settings.get(name)
         if said is not None and ours is not None and abs(float(said) - float(ours)) > 1e-6:
-            wrong.append(f"--{flag} {said:g} there, {ours:g} here")
+            wrong.append(f"--{flag} {said:.10g} there, {ours:.10g} here")
     if wrong:
         raise ParameterError(
             f"{log.name}: the log is of an engine with other settings: {'; '.join(wrong)}. Give the "
