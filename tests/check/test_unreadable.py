@@ -121,6 +121,16 @@ def test_connectors_of_a_wrong_type_are_no_crash(tmp_path, inner):
     assert main(["check", str(tmp_path / "run.sh")]) in (0, 1)
 
 
+def test_lists_in_lists_without_end_are_no_crash(tmp_path):
+    """In the JSON form of a Dockerfile, and in what looks like JSON between quotes."""
+    deep = "[" * 4000
+    (tmp_path / "Dockerfile").write_text(f'FROM vllm/vllm-openai:v0.18.0\nCMD ["vllm", {deep}]\n')
+    text = f'{{\n  "a": 1,\n  "b": {deep}\n}}'
+    (tmp_path / "run.sh").write_text(f"{SCRIPT}cat > a.json <<< '{text}'\n")
+    found = judge.files([tmp_path])
+    assert [one.rule for one in found.errors if "run.sh" in one.file] == ["engine/flag-unknown"]
+
+
 @pytest.mark.parametrize("value", ['!!int ""', '!!bool "x"', '!!timestamp "x"', "2001-99-99"])
 def test_tags_that_do_not_fit_their_values_are_no_crash(tmp_path, value):
     """The scripts beside such a manifest and such values of a chart are checked all the same."""

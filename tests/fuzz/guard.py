@@ -25,6 +25,7 @@ _CHANGES = {
     "os.rename": (0, 1), "os.rmdir": (0,), "os.symlink": (1,), "os.truncate": (0,),
     "os.utime": (0,), "shutil.rmtree": (0,),
 }  # fmt: skip
+_BELOW = {"os.remove": 1, "os.rmdir": 1, "shutil.rmtree": 1}  # where the folder of a name is given
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty")
 # Where the interpreter and libraries keep what they have computed.
 _CACHES = ("__pycache__", "/dev/null")
@@ -48,8 +49,9 @@ def _watch(event: str, args: tuple[object, ...]) -> None:
         if isinstance(flags, int) and flags & _WRITES:
             _inside(event, path)
     elif event in _CHANGES:
+        below = args[_BELOW[event]] if event in _BELOW and len(args) > _BELOW[event] else None
         for at in _CHANGES[event]:
-            _inside(event, args[at])
+            _inside(event, args[at], below)
     elif event in _PROGRAMS:
         _Guarded.found = f"{event} {str(args)[:200]}"
     elif event in ("socket.connect", "socket.getaddrinfo"):
@@ -59,10 +61,12 @@ def _watch(event: str, args: tuple[object, ...]) -> None:
             _Guarded.found = f"{event} {to!r:.200}"
 
 
-def _inside(event: str, path: object) -> None:
+def _inside(event: str, path: object, below: object = None) -> None:
     if not isinstance(path, str | bytes | os.PathLike):
         return  # a descriptor, of a file that was opened before
     text = os.fsdecode(path)
+    if isinstance(below, int) and below >= 0:  # the descriptor of a folder
+        text = os.path.join(os.readlink(f"/proc/self/fd/{below}"), text)
     place, name = os.path.split(os.path.abspath(text))
     whole = os.path.join(os.path.realpath(place), name)  # what a link names is where it is
     if f"{whole}/".startswith(f"{_Guarded.folder}/") or any(one in text for one in _CACHES):

@@ -81,6 +81,20 @@ def test_the_corpus_has_no_other_folder() -> None:
     assert sorted(path.name for path in CORPUS.iterdir()) == sorted(NAMES)
 
 
+def test_only_what_is_removed_elsewhere_is_found(tmp_path: Path) -> None:
+    """A tree is removed by names below descriptors of its folders."""
+    for name in ("inside", "outside"):
+        (tmp_path / name / "tree" / "deep").mkdir(parents=True)
+        (tmp_path / name / "tree" / "deep" / "plan.json").touch()
+    with guard.folder(tmp_path / "inside"):
+        shutil.rmtree(tmp_path / "inside" / "tree")
+    handle = os.open(tmp_path / "outside" / "tree" / "deep", os.O_RDONLY)
+    found = pytest.raises(AssertionError, match="os.remove .*outside/tree/deep/plan.json")
+    with found, guard.folder(tmp_path / "inside"):
+        os.remove("plan.json", dir_fd=handle)
+    os.close(handle)
+
+
 @pytest.mark.long
 @pytest.mark.skipif(not SECONDS, reason="no FUZZ_SECONDS: what chance writes is left out")
 @pytest.mark.parametrize("target", TARGETS, ids=[f"{name}-seed-{SEED}" for name in NAMES])

@@ -548,6 +548,13 @@ def test_pictures(bench):
     assert len(found.goodput(1000, 100)) == 2 and len(found.metrics()) == 4
 
 
+@pytest.mark.parametrize("name", ["num_requests_waiting", "kv_cache_usage_perc"])
+def test_a_number_that_no_float_holds_is_no_metric(name):
+    assert metrics.read([f"vllm:{name} {'9' * 300}"])
+    with pytest.raises(ValueError, match="hundreds of digits"):
+        metrics.read([f"vllm:{name} {'9' * 400}"])
+
+
 def test_metrics():
     with misbehaving.server() as url:
         with metrics.Sampler([url, url], every=0.05) as seen:
@@ -723,6 +730,11 @@ def test_the_physical_limit_stands_under_each_measurement_and_in_the_report(benc
         (lambda one: one["kimi_nb"]["identity"].pop("weights"), "identity.weights: Field required"),
         (lambda one: one["kimi_nb"]["identity"].update(prompts=10**400), "identity.prompts: "),
         (lambda one: one["kimi_nb"]["identity"].update(variant=["pip"]), "identity.variant"),
+        (lambda one: one["kimi_nb"]["identity"].update(variant="\udc80"), "variant: .* no text in"),
+        (
+            lambda one: one["kimi_nb"]["identity"].update(hardware="\ud800"),
+            "hardware: .* no text in",
+        ),
     ],
 )
 def test_a_measurement_that_is_none_is_named(change, words, tmp_path):

@@ -68,7 +68,7 @@ def _words(rest: str) -> list[str]:
     if rest.startswith("["):
         try:
             found = json.loads(rest)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if isinstance(found, list):
             return [str(word) for word in found]

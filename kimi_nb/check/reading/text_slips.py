@@ -77,6 +77,8 @@ def of_assignment(node: Any) -> Iterator[Slip]:
         return
     try:
         json.loads(text)
+    except RecursionError:
+        return
     except ValueError as wrong:
         line = getattr(wrong, "lineno", 1) - 1
         said = text.split("\n")[line].strip()[:60]

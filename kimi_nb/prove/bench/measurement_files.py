@@ -65,6 +65,14 @@ class _Identity(BaseModel):
     rate: Annotated[float, Field(ge=0)] | Literal["inf"]
     repetition: _Count
 
+    @model_validator(mode="after")
+    def _written(self) -> _Identity:
+        """Refuse half of a surrogate pair, which no table can hold."""
+        for name, value in self:
+            if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
+                raise ValueError(f"{name}: {value[:40]!r} is no text in UTF-8")
+        return self
+
 
 class _Own(BaseModel):
     model_config = ConfigDict(strict=True)

@@ -62,10 +62,18 @@ def read(texts: Iterable[str]) -> dict[str, float]:
             for sample in family.samples:
                 name = _GAUGES.get(sample.name) or _COUNTERS.get(sample.name)
                 if name == "kv_cache":
-                    out[name] = max(out[name], sample.value)
+                    out[name] = max(out[name], _number(sample.value))
                 elif name:
-                    out[name] += sample.value
+                    out[name] += _number(sample.value)
     return dict(out)
+
+
+def _number(value: float) -> float:
+    """Return a value as a float. Raises ValueError for a whole number that none can hold."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("a number of hundreds of digits") from None
 
 
 def _families(text: str) -> Iterable[Metric]:
