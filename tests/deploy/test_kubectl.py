@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,7 @@ def test_an_object_is_read(program, ours):
     program.says('{"kind": "List", "items": []}')
     assert ours.json("get", "pods") == {"kind": "List", "items": []}
     assert program.asked[-4:] == ["get", "pods", "-o", "json"]
+    assert (program.folder / "stdin").read_bytes() == b""
     ours.json("create", "-f", "-", stdin="x")
     assert (program.folder / "stdin").read_text() == "x"
     program.says("")
@@ -191,7 +194,7 @@ def test_an_answer_without_end_is_ended(stream, program, ours, monkeypatch):
     program.path.write_text(f"#!/bin/bash\nexec yes >&{stream}\n")
     found = told(lambda: ours.run("logs"))
     assert (str(found), found.reason) == ("kubectl prints more than 2 MiB; it was ended.", "")
-    program.path.write_text(f"#!/bin/bash\nhead -c {2 << 20} /dev/zero >&{stream}\n")
+    program.path.write_text(f"#!/bin/bash\nhead -c {2 << 20} /dev/zero >&{stream}\nsleep 0.2\n")
     assert len(ours.run("logs")) == (2 << 20 if stream == "1" else 0)
 
 
@@ -208,6 +211,41 @@ def test_a_command_that_does_not_answer_is_ended(program, ours, monkeypatch):
     found = told(lambda: ours.run("get", "pods", seconds=0.4))
     assert (str(found), found.reason) == ("kubectl get: no answer in 0 s", "")
     assert [one.returncode for one in made] == [-9]
+
+
+@pytest.fixture
+def left_behind(program, monkeypatch):
+    """Begin kubectl with a program that keeps its streams open, as one that opens a tunnel does."""
+    monkeypatch.setattr(kubectl, "_REST", 0.3)
+    os.mkfifo(program.folder / "nothing")
+    program.path.write_text(
+        f"#!/bin/bash\ncd {program.folder}\n{{ read -rt 30 <>nothing; touch ended; }} &\n"
+        "echo $! > left\n"
+    )
+    yield program.path
+    assert not (program.folder / "ended").exists(), "it was waited for"
+    os.kill(int((program.folder / "left").read_text()), signal.SIGKILL)
+
+
+def test_what_a_command_leaves_running_is_not_waited_for(left_behind, ours):
+    with left_behind.open("a") as file:
+        file.write("""echo '{"items": [1]}'; echo beside >&2\n""")
+    assert ours.json("get", "pods") == {"items": [1]}
+    # Nor does this process wait for it at its own end.
+    assert [one for one in threading.enumerate() if not one.daemon] == [threading.main_thread()]
+
+
+def test_nor_where_the_command_does_not_answer(left_behind, ours):
+    with left_behind.open("a") as file:
+        file.write("exec sleep 30\n")
+    said = str(told(lambda: ours.run("get", "pods", seconds=0.4)))
+    assert said == "kubectl get: no answer in 0 s"
+
+
+def test_a_command_that_reads_nothing_and_does_not_end_is_ended(program, ours):
+    program.path.write_text("#!/bin/bash\nexec sleep 30\n")
+    said = str(told(lambda: ours.run("apply", stdin="x" * 1_000_000, seconds=0.4)))
+    assert said == "kubectl apply: no answer in 0 s"
 
 
 def test_a_program_that_cannot_be_started(program, ours):
