@@ -94,9 +94,15 @@ def test_a_text_is_given(program, ours):
     assert (program.folder / "stdin").read_bytes() == "kind: é\n".encode()
 
 
-def test_a_command_that_reads_nothing_is_given_all_the_same(program, ours):
+def test_a_command_that_reads_nothing_is_given_all_the_same(program, ours, monkeypatch):
+    wrong = []
+    monkeypatch.setattr(threading, "excepthook", wrong.append)
+    before = threading.enumerate()
     program.path.write_text("#!/bin/bash\nexec <&-\necho done\n")
     assert ours.run("apply", "-f", "-", stdin="x" * 1_000_000) == "done\n"
+    for one in set(threading.enumerate()) - set(before):
+        one.join()
+    assert wrong == []
 
 
 def test_variables_that_change_the_meaning_are_left_out(program, ours, monkeypatch):
