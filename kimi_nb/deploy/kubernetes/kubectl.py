@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shlex
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ from kimi_nb.core.errors import KimiError
 
 _SECONDS = 60.0  # for one command; the API server itself gets _REQUEST
 _REQUEST = "30s"
-_REST = 2.0  # seconds in which what an ended command has printed is read
+_LOOK = 100  # milliseconds between two looks at whether it has ended
 _MOST = 64 << 20  # bytes of an answer: some 10,000 pods
 _PIECE = 1 << 16  # bytes that a pipe holds
 _SAID = 600  # characters of an error that are kept
@@ -148,34 +149,42 @@ def _run(argv: Sequence[str], stdin: str, seconds: float) -> tuple[int, str, str
         )
     except OSError as error:
         raise KubectlError(f"kubectl cannot be started: {error.strerror}") from None
-    # Each stream is closed by its own thread: a program that kubectl leaves running keeps it open.
-    given, *printed = process.stdin, process.stdout, process.stderr
-    process.stdin = process.stdout = process.stderr = None
-    texts = (bytearray(), bytearray())
+    # Its thread closes it: who does not read it may leave it open in another program.
+    given, process.stdin = process.stdin, None
+    texts, ended = (bytearray(), bytearray()), threading.Event()
 
     def read(stream: IO[bytes], text: bytearray) -> None:
-        with stream:
-            while piece := os.read(stream.fileno(), _PIECE):
-                text += piece
-                if len(text) > _MOST:
-                    process.kill()
+        watch = select.poll()
+        watch.register(stream, select.POLLIN)
+        while len(text) <= _MOST:
+            last = ended.is_set()
+            if watch.poll(0 if last else _LOOK):
+                piece = os.read(stream.fileno(), _PIECE)
+                if not piece:
                     return
+                text += piece
+            elif last:  # a program that kubectl leaves running keeps it open
+                return
+        process.kill()
 
     def write(stream: IO[bytes]) -> None:
         with contextlib.suppress(BrokenPipeError), stream:
             stream.write(stdin.encode())
 
-    if given is not None:
-        _thread(write, given)
-    readers = [_thread(read, *item) for item in zip(printed, texts, strict=True)]
     with process:
+        if given is not None:
+            _thread(write, given)
+        streams = (process.stdout, process.stderr)
+        readers = [_thread(read, *item) for item in zip(streams, texts, strict=True)]
         try:
             code = process.wait(seconds)
         except BaseException:
             process.kill()
             raise
-    for reader in readers:
-        reader.join(_REST)
+        finally:
+            ended.set()
+            for reader in readers:
+                reader.join()
     if any(len(text) > _MOST for text in texts):
         raise KubectlError(f"kubectl prints more than {_MOST >> 20} MiB; it was ended.")
     out, error_text = (text.decode("utf-8", "replace") for text in texts)
