@@ -189,9 +189,8 @@ def affecting(
     named, where the catalog does not list it and another one speaks for it; of vllm-ascend, its
     vLLM is then that of the same number.
     """
-    version = stated or engine.version
-    beneath = engine.vllm if not stated or engine.package == "vllm" else _base(stated, engine.vllm)
-    run = {"vllm": beneath, engine.package: version}
+    # Of vLLM, its own version takes the place of the one beneath.
+    run = {"vllm": _base(stated, engine.vllm), engine.package: stated or engine.version}
     known = every() if faults is None else faults
     return [one for one in known if one.engine in run and one.affects(run[one.engine])]
 

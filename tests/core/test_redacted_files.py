@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import stat
+import tempfile
 
 import pytest
 
@@ -59,6 +61,14 @@ def test_known_values(path):
     assert redacted(path, "ein ö-sésame\n".encode(), ["ö-sésame"])[1] == b"ein [redacted]\n"
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_value_at_the_very_beginning(path, pack):
+    path.write_bytes(pack(b"open-sesame here"))
+    assert redacted_files.redact(path, ["open-sesame"])
+    made = path.read_bytes()
+    assert (made if pack is bytes else gzip.decompress(made)) == b"[redacted]* here"
+
+
 def test_from_a_byte_on(path):
     content = AT_RISK + b" " + AT_RISK
     assert redacted(path, content, begin=17) == (True, AT_RISK + b" " + STARS)
@@ -92,6 +102,45 @@ def test_known_values_in_utf_16(path, coding):
         assert redacted(path, text.encode(coding), [value]) == (True, made)
 
 
+def test_a_value_that_is_no_utf_8_stops_nothing(path):
+    text = "\ufeffan open-\udcff-sesame, an open-house\n"
+    made = text.replace("open-\udcff-sesame", "[redacted]***").replace("open-house", "[redacted]")
+    raw, wanted = (one.encode("utf-16-le", "surrogatepass") for one in (text, made))
+    assert redacted(path, raw, ["open-\udcff-sesame", "open-house"]) == (True, wanted)
+
+
+def test_other_letters_with_the_same_low_bytes_are_no_secret(path):
+    other = "".join(chr(0x4E00 + ord(one)) for one in "password=hunter2")
+    text = f"\ufeffa line of letters {other}\n".encode("utf-16-le")
+    assert redacted(path, text) == (False, text)
+
+
+def test_half_a_character_at_the_end(path):
+    text = "\ufeffa 日本 password=hunter2\n"
+    made = text.replace("hunter2", "*" * 7)
+    raw, wanted = (one.encode("utf-16-le") + b"x" for one in (text, made))
+    assert redacted(path, raw) == (True, wanted)
+
+
+ENGLISH_THEN_NOT = "\ufeff" + "a line " * 40 + "password=hunter2 " + "日本" * 2000
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize(
+    ("content", "coding"),
+    [
+        (ENGLISH_THEN_NOT.encode("utf-16-le"), "utf-16-le"),
+        # 128 zeros of 1024 bytes are an eighth; the next one does not count.
+        (b"\xff\xfe" + bytes(128) + b"x" * 894 + b"\0 password=hunter2", "ascii"),
+    ],
+)
+def test_the_first_kibibyte_tells_what_a_file_is(path, pack, content, coding):
+    path.write_bytes(pack(content))
+    assert redacted_files.redact(path, [])
+    made = path.read_bytes() if pack is bytes else gzip.decompress(path.read_bytes())
+    assert made == content.replace("hunter2".encode(coding), ("*" * 7).encode(coding))
+
+
 def test_the_order_of_bytes():
     little, big = b"\xff\xfea\0", b"\xfe\xff\0a"
     assert [redacted_files._order(one) for one in (little, big)] == ["little", "big"]
@@ -105,7 +154,9 @@ def test_the_order_of_bytes():
 
 
 @pytest.mark.parametrize("coding", ["latin-1", "utf-16"])
-@pytest.mark.parametrize("at", [0, 40, 47, 48, 49, 55, 56, 63, 64, 65, 80, 96, 112, 128, 176, 190])
+@pytest.mark.parametrize(
+    "at", [0, 40, 47, 48, 49, 54, 55, 56, 63, 64, 65, 80, 96, 112, 128, 176, 190]
+)
 def test_at_any_place_of_a_file(windows, path, coding, at):
     text = ("x y " * 50)[:at] + " password=hunter2 " + "z w " * 30
     made = text.replace("hunter2", "*" * 7)
@@ -122,6 +173,33 @@ def test_a_value_that_is_longer_than_a_window(windows, path, length, coding, end
     assert changed and len(made) == len(text.encode(coding))
     said = made.decode(coding)
     assert said[:19] == "password=[redacted]" and said[19:] == "*" * (length - 10) + end
+
+
+@pytest.mark.parametrize("lead", [60, 128, 150])
+def test_a_long_value_in_a_later_window(windows, path, lead):
+    text = b"x y " * 50
+    text = text[: lead - 9] + b"password=" + b"aB3" * 100
+    made = text[:lead] + b"[redacted]" + b"*" * 290
+    assert redacted(path, text + b" end") == (True, made + b" end")
+
+
+def test_what_goes_on_behind_a_known_value_stays(windows, path):
+    text = b"open-sesame-and-more " + b"x y " * 50
+    assert redacted(path, text, ["open-sesame"]) == (True, b"[redacted]*" + text[11:])
+
+
+def test_no_more_than_a_window_is_read_at_once(windows):
+    class Noted(io.BytesIO):
+        most = 0
+
+        def read(self, size=-1):
+            found = super().read(size)
+            self.most = max(self.most, len(found))
+            return found
+
+    file = Noted(b"x y " * 100 + AT_RISK + b"x" * 500)
+    assert redacted_files._Windows(file, (), "").redact(0)
+    assert file.most == 16 + 64 + 32
 
 
 def test_what_is_written_into_a_window_that_ends_with_the_file(windows, path):
@@ -160,6 +238,13 @@ def test_a_packed_file_of_utf_16(path):
     assert redacted(path, gzip.compress(text.encode("utf-16-le")))[0]
     made = text.replace("hunter2", "*" * 7).encode("utf-16-le")
     assert gzip.decompress(path.read_bytes()) == made
+
+
+def test_a_packed_file_is_unpacked_beside_it(path, monkeypatch, tmp_path):
+    """Secrets are in no other folder, and the one for temporary files may be a small one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    assert redacted(path, gzip.compress(AT_RISK))[0]
+    assert gzip.decompress(path.read_bytes()) == STARS
 
 
 def test_of_a_packed_file_that_was_cut_off_the_beginning_is_kept(path):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -92,9 +95,15 @@ def test_a_text_is_given(program, ours):
     assert (program.folder / "stdin").read_bytes() == "kind: é\n".encode()
 
 
-def test_a_command_that_reads_nothing_is_given_all_the_same(program, ours):
+def test_a_command_that_reads_nothing_is_given_all_the_same(program, ours, monkeypatch):
+    wrong = []
+    monkeypatch.setattr(threading, "excepthook", wrong.append)
+    before = threading.enumerate()
     program.path.write_text("#!/bin/bash\nexec <&-\necho done\n")
     assert ours.run("apply", "-f", "-", stdin="x" * 1_000_000) == "done\n"
+    for one in set(threading.enumerate()) - set(before):
+        one.join()
+    assert wrong == []
 
 
 def test_variables_that_change_the_meaning_are_left_out(program, ours, monkeypatch):
@@ -116,6 +125,7 @@ def test_an_object_is_read(program, ours):
     program.says('{"kind": "List", "items": []}')
     assert ours.json("get", "pods") == {"kind": "List", "items": []}
     assert program.asked[-4:] == ["get", "pods", "-o", "json"]
+    assert (program.folder / "stdin").read_bytes() == b""
     ours.json("create", "-f", "-", stdin="x")
     assert (program.folder / "stdin").read_text() == "x"
     program.says("")
@@ -191,7 +201,7 @@ def test_an_answer_without_end_is_ended(stream, program, ours, monkeypatch):
     program.path.write_text(f"#!/bin/bash\nexec yes >&{stream}\n")
     found = told(lambda: ours.run("logs"))
     assert (str(found), found.reason) == ("kubectl prints more than 2 MiB; it was ended.", "")
-    program.path.write_text(f"#!/bin/bash\nhead -c {2 << 20} /dev/zero >&{stream}\n")
+    program.path.write_text(f"#!/bin/bash\nhead -c {2 << 20} /dev/zero >&{stream}\nsleep 0.2\n")
     assert len(ours.run("logs")) == (2 << 20 if stream == "1" else 0)
 
 
@@ -208,6 +218,65 @@ def test_a_command_that_does_not_answer_is_ended(program, ours, monkeypatch):
     found = told(lambda: ours.run("get", "pods", seconds=0.4))
     assert (str(found), found.reason) == ("kubectl get: no answer in 0 s", "")
     assert [one.returncode for one in made] == [-9]
+
+
+@pytest.fixture
+def left_behind(program):
+    """Begin kubectl with a program that keeps its streams open, and speaks there, as a tunnel may."""
+    os.mkfifo(program.folder / "nothing")
+    program.path.write_text(
+        f"#!/bin/bash\ncd {program.folder}\n"
+        "{ for i in {1..600}; do echo x; read -rt 0.05 <>nothing; done; touch ended; } &\n"
+        "echo $! > left\n"
+    )
+    yield program.path
+    assert not (program.folder / "ended").exists(), "it was waited for"
+    os.kill(int((program.folder / "left").read_text()), signal.SIGKILL)
+
+
+def test_what_a_command_leaves_running_is_not_waited_for(left_behind, ours):
+    """Yet all that the command itself has printed is read: an answer cut short is another one."""
+    before = threading.enumerate()
+    with left_behind.open("a") as file:
+        file.write("echo beside >&2\nhead -c 300000 /dev/zero\n")
+    assert ours.run("get", "pods").replace("x\n", "") == "\0" * 300_000
+    assert set(threading.enumerate()) <= set(before)
+
+
+def test_nor_where_the_command_does_not_answer(left_behind, ours, monkeypatch):
+    begun = left_behind.with_name("left")
+
+    class Begun(kubectl.subprocess.Popen):
+        """One whose time begins when it has left its program running."""
+
+        def wait(self, timeout=None):
+            while not (begun.exists() and begun.read_text()):
+                time.sleep(0.01)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(kubectl.subprocess, "Popen", Begun)
+    with left_behind.open("a") as file:
+        file.write("exec sleep 30\n")
+    said = str(told(lambda: ours.run("get", "pods", seconds=0.4)))
+    assert said == "kubectl get: no answer in 0 s"
+
+
+def test_a_command_that_reads_nothing_and_does_not_end_is_ended(program, ours):
+    program.path.write_text("#!/bin/bash\nexec sleep 30\n")
+    said = str(told(lambda: ours.run("apply", stdin="x" * 1_000_000, seconds=0.4)))
+    assert said == "kubectl apply: no answer in 0 s"
+
+
+def test_what_nobody_reads_holds_up_nothing(program, ours):
+    """Not even the end of this process, where another program keeps the command's input open."""
+    os.mkfifo(program.folder / "nothing")
+    program.path.write_text(
+        f"#!/bin/bash\ncd {program.folder}\nexec 3<&0\n{{ read -rt 30 <>nothing; }} &\n"
+        "echo $! > left\necho done\n"
+    )
+    assert ours.run("apply", stdin="x" * 1_000_000) == "done\n"
+    assert [one for one in threading.enumerate() if not one.daemon] == [threading.main_thread()]
+    os.kill(int((program.folder / "left").read_text()), signal.SIGKILL)
 
 
 def test_a_program_that_cannot_be_started(program, ours):

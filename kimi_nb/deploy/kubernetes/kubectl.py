@@ -15,12 +15,13 @@ import contextlib
 import json
 import os
 import re
+import select
 import shlex
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +29,9 @@ from kimi_nb.core.errors import KimiError
 
 _SECONDS = 60.0  # for one command; the API server itself gets _REQUEST
 _REQUEST = "30s"
+_LOOK = 100  # milliseconds between two looks at whether it has ended
 _MOST = 64 << 20  # bytes of an answer: some 10,000 pods
+_PIECE = 1 << 16  # bytes that a pipe holds
 _SAID = 600  # characters of an error that are kept
 _REASON = re.compile(r"Error from server \((\w+)\)")
 # What would change the meaning of what is asked here.
@@ -86,7 +89,10 @@ class Kubectl:
     ) -> str:
         """Return what a command prints; ``codes`` are the exit codes that are no failure."""
         argv = self.argv(f"--request-timeout={_REQUEST}", *words)
-        code, out, error = _run(argv, stdin, seconds)
+        try:
+            code, out, error = _run(argv, stdin, seconds)
+        except subprocess.TimeoutExpired:
+            raise KubectlError(f"kubectl {words[0]}: no answer in {seconds:.0f} s") from None
         if code not in codes:
             raise _failed(words, error, code)
         return out
@@ -127,7 +133,11 @@ def _failed(words: Sequence[str], error: str, code: int) -> KubectlError:
 
 
 def _run(argv: Sequence[str], stdin: str, seconds: float) -> tuple[int, str, str]:
-    """Return (exit code, output, errors) of a command; it is ended where it says too much."""
+    """Return (exit code, output, errors) of a command; it is ended where it says too much.
+
+    Raises:
+        subprocess.TimeoutExpired: It has not ended after so many seconds, and was ended.
+    """
     env = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
     try:
         process = subprocess.Popen(
@@ -139,36 +149,50 @@ def _run(argv: Sequence[str], stdin: str, seconds: float) -> tuple[int, str, str
         )
     except OSError as error:
         raise KubectlError(f"kubectl cannot be started: {error.strerror}") from None
+    # Its thread closes it: who does not read it may leave it open in another program.
+    given, process.stdin = process.stdin, None
+    texts, ended = (bytearray(), bytearray()), threading.Event()
+
+    def read(stream: IO[bytes], text: bytearray) -> None:
+        watch = select.poll()
+        watch.register(stream, select.POLLIN)
+        while len(text) <= _MOST:
+            last = ended.is_set()
+            if watch.poll(0 if last else _LOOK):
+                piece = os.read(stream.fileno(), _PIECE)
+                if not piece:
+                    return
+                text += piece
+            elif last:  # a program that kubectl leaves running keeps it open
+                return
+        process.kill()
+
+    def write(stream: IO[bytes]) -> None:
+        with contextlib.suppress(BrokenPipeError), stream:
+            stream.write(stdin.encode())
+
     with process:
-        texts: dict[str, bytes] = {}
-
-        def read(name: str, stream: IO[bytes]) -> None:
-            texts[name] = stream.read(_MOST + 1)
-            if len(texts[name]) > _MOST:
-                process.kill()
-
-        assert process.stdout is not None and process.stderr is not None
-        readers = [
-            threading.Thread(target=read, args=item, daemon=True)
-            for item in (("out", process.stdout), ("error", process.stderr))
-        ]
-        for reader in readers:
-            reader.start()
+        if given is not None:
+            _thread(write, given)
+        streams = (process.stdout, process.stderr)
+        readers = [_thread(read, *item) for item in zip(streams, texts, strict=True)]
         try:
-            if process.stdin is not None:
-                with contextlib.suppress(BrokenPipeError), process.stdin:
-                    process.stdin.write(stdin.encode())
             code = process.wait(seconds)
-        except BaseException as error:
+        except BaseException:
             process.kill()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise KubectlError(
-                    f"kubectl {argv[6] if len(argv) > 6 else ''}: no answer in {seconds:.0f} s"
-                ) from None
             raise
-        for reader in readers:
-            reader.join(5.0)
-    if any(len(text) > _MOST for text in texts.values()):
+        finally:
+            ended.set()
+            for reader in readers:
+                reader.join()
+    if any(len(text) > _MOST for text in texts):
         raise KubectlError(f"kubectl prints more than {_MOST >> 20} MiB; it was ended.")
-    out, error_text = (texts.get(name, b"").decode("utf-8", "replace") for name in ("out", "error"))
+    out, error_text = (text.decode("utf-8", "replace") for text in texts)
     return code, out, error_text
+
+
+def _thread(work: Callable[..., None], *given: object) -> threading.Thread:
+    """Start a thread that this process does not wait for at its end."""
+    made = threading.Thread(target=work, args=given, daemon=True)
+    made.start()
+    return made
