@@ -700,7 +700,7 @@ def test_the_end_stops_everything_and_then_gives_it_back(site, tmp_path):
         (N0, "tails"): [log("engines.log", 0, "last words\n")],
         (N0, "stop"): ["changed engines stopped", "warn engines slow"],
         (N0, "release"): ["changed claim given back", "warn engines slow"],
-        (N1, "stop"): ["same engines nothing runs"],
+        (N1, "stop"): ["same engines nothing runs", "warn files left"],
         (N2, "release"): ["warn engines slow"],
     }
     target.logs.read()  # a moment before
@@ -708,7 +708,7 @@ def test_the_end_stops_everything_and_then_gives_it_back(site, tmp_path):
     nodes.asked.clear()
     assert target.down() == Outcome(
         (Change(N0, "engines: stopped"), Change(N0, "claim: given back")),
-        (Change(N0, "engines: slow"), Change(N2, "engines: slow")),
+        (Change(N0, "engines: slow"), Change(N1, "files: left"), Change(N2, "engines: slow")),
     )
     assert nodes.asked == [
         ("look", every("state tails")),
