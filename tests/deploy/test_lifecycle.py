@@ -187,7 +187,9 @@ def test_everything_is_done_in_order_and_written_down(deploy, tmp_path):
     made, said = deploy(site)
     assert site.events == ["wait", "open", "first", "transfer", "answers", "load", "read"]
     watch = Watch.made
-    assert watch.given[:4] == (MOVED, site.logs, site.ended, LIMITS) and watch.given[4] == ""
+    assert watch.given[:5] == (MOVED, site.logs, site.ended, LIMITS, "")
+    watch.given[5]("of the watch")
+    assert said.pop() == "of the watch"
     # 1.006 + 2 + 10.106, and 0.25 for the first answer.
     assert made == Deployed(
         ok=True, plan=NAME, site=SITE, engines=2, ready=2, url="http://door:1",
@@ -363,6 +365,7 @@ def test_a_check_that_failed_and_changed_nothing_leaves_nothing(deploy, tmp_path
         Step("claim", "c", does(error)),
         Step("start", "s", does(note=lambda: ran.append("start"))),
     )
+    site.serving = None  # a scheduler does not know yet where
     made, said = deploy(site)
     assert made == Deployed(
         ok=False, plan=NAME, site=SITE, engines=2, ready=0, url="http://door:1", changes=(),
@@ -761,8 +764,10 @@ def test_a_killed_start_is_gone_on_with_where_that_is_asked(sites, tmp_path, res
 def test_parameters_are_kept_anew_where_no_node_was_claimed(sites, tmp_path):
     early = Journal.open(tmp_path, PLAN)
     early.begin("reach")
+    early.done("reach")
     early.set("failed")
     lifecycle.up(PLAN, tmp_path, confirm=SITE)
+    assert sites.asked[0][1].steps == []  # nobody has said to resume
     assert Journal.read(early.folder).more["asked"]["layout"] == "dp"
 
 
@@ -786,7 +791,8 @@ def at(plan, *addresses: str):
 
 def test_what_is_refused_before_anything_is_touched(sites, tmp_path, monkeypatch):
     example = at(PLAN, "192.0.2.1", "127.0.0.1")
-    assert "these are the example's addresses" in refused(sites, tmp_path, example, "wrong")
+    told = refused(sites, tmp_path, example, "wrong")
+    assert told.startswith("site local: 192.0.2.1: these are the example's addresses")
     for name in ("slurm", "kubernetes"):  # they find their nodes by themselves
         lifecycle.check_addresses(dataclasses.replace(example, transport=name))
     keyed = dataclasses.replace(PLAN, secrets={"VLLM_API_KEY": "NOT_SET"})
@@ -881,9 +887,11 @@ def test_a_preview_leaves_the_record_as_it_is(sites, tmp_path):
     sites.site.diff = lambda: str(writer.read(sites.asked[-1][1].folder / "bundle") == scripts.files(PLAN))  # fmt: skip
     assert lifecycle.preview(PLAN, tmp_path)[1] == "True"
     assert sites.asked[1][2] == {**dict.fromkeys(flags, False), "earlier": [begun.folder]}
+    lifecycle.preview(PLAN, tmp_path / "new")
+    assert (sites.asked[2][1].plan, sites.asked[2][2]["earlier"]) == (NAME, [])
     with pytest.raises(ParameterError, match="the example's addresses"):
         lifecycle.preview(at(PLAN, "192.0.2.1", "127.0.0.1"), tmp_path)
-    assert len(sites.asked) == 2
+    assert len(sites.asked) == 3
 
 
 # The end --------------------------------------------------------------------------------------
@@ -982,6 +990,7 @@ def test_the_state_of_what_is_up(sites, journal, monkeypatch):
     assert states == sites.site.states and type(states) is list
     shown, last = tables
     assert last is queue and sites.asked[0][1].run == journal.run
+    assert sites.asked[0][0].as_json() == PLAN.as_json()
     assert shown.title == f"M: {NAME} on {SITE}, up: 1 of 2 engines ready"
     assert shown.headings == ("node", "engine", "rank", "port", "state", "last error")
     assert shown.rows == (
@@ -1057,7 +1066,8 @@ def test_the_state_of_what_failed_names_where_and_why(sites, journal, monkeypatc
 def test_the_failure_that_is_on_disk(tmp_path, stage, facts, cause):
     journal = Journal.open(tmp_path, PLAN)
     assert lifecycle._recorded(journal) is None
-    evidence.record(journal.folder, "deploy", step="before", failed=[{"cause": "OSError"}])
+    for _ in range(2):
+        evidence.record(journal.folder, "deploy", step="before", failed=[{"cause": "OSError"}])
     evidence.record(journal.folder, stage, step="start", **facts)
     found = lifecycle._recorded(journal)
     assert (found and found.cause) == cause
