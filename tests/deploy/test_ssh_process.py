@@ -11,6 +11,7 @@ import sys
 import types
 
 import gevent.monkey
+import pyinfra
 import pytest
 from pyinfra.api import inventory
 from pyinfra.api.exceptions import ConnectError
@@ -63,6 +64,7 @@ class Connector(BaseConnector):
 
     def run_shell_command(self, command, print_output=False, print_input=False, **more):
         name = self.host.name
+        assert (pyinfra.host.name, pyinfra.state.pool) == (name, self.state.pool)
         script = more["_stdin"]
         shown = (str(command), str(script))
         self.site.ran.append(
@@ -200,6 +202,8 @@ def test_why_there_is_no_answer_to_a_look(hosts, site):
     }
     site.says = {}
     assert one.look(texts, 30) == {name: {"lines": []} for name in "abcde"}  # none is given up
+    one, site.says["z"] = hosts("z"), TimeoutError()  # nor is the last one
+    assert one.look({"z": "x"}, 30) == {"z": {"error": WAITED}}
 
 
 def test_a_host_that_was_not_reached_says_so_again(hosts, site):
@@ -249,6 +253,15 @@ def test_why_a_change_has_no_answer(hosts, site):
     assert [found[name]["error"] for name in "ab"] == ["one two", ENDED]
 
 
+def test_the_log_says_what_was_done_and_that_nobody_was_reached(hosts, site, caplog):
+    caplog.set_level("DEBUG", logger="pyinfra")
+    site.gone = {"a": "no route"}
+    hosts("a")
+    assert caplog.messages[-1] == "No hosts remaining!"
+    hosts("b").change({"b": "x"}, "push", 30)
+    assert any("Starting operation: push" in message for message in caplog.messages)
+
+
 # Orders ---------------------------------------------------------------------------------------
 
 
@@ -279,7 +292,7 @@ def test_orders_are_answered_line_by_line(monkeypatch):
     orders = [
         connect,
         {"do": "look", "texts": {"a": "x"}, "seconds": 30},
-        {"do": "change", "texts": {"a": "y"}, "verb": "push", "seconds": None},
+        {"do": "change", "texts": {"a": "y"}, "verb": "push", "seconds": 40},
     ]
     out = Out()
     monkeypatch.setattr(
@@ -290,7 +303,7 @@ def test_orders_are_answered_line_by_line(monkeypatch):
     assert [json.loads(line) for line in out.flushed.splitlines()] == [
         {"failed": {"b": "gone"}},
         {"nodes": {"looked": [{"a": "x"}, 30]}},
-        {"nodes": {"changed": [{"a": "y"}, "push", None]}},
+        {"nodes": {"changed": [{"a": "y"}, "push", 40]}},
     ]
     assert out.flushed.endswith("\n")
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(orders[1]) + "\n"))
