@@ -285,7 +285,10 @@ class Up:
     def stop(self) -> Deployed:
         """Stop the service on the site; a second call changes nothing."""
         if self.journal.state != "down":
-            down(self.journal)
+            try:
+                down(self.journal)
+            finally:
+                self.journal = Journal.read(self.journal.folder)
         return self.result
 
 

@@ -316,17 +316,8 @@ class OnNodes:
             texts |= self._whole_groups(texts)
         answers = self.nodes.change(texts, name)
         out = Outcome(
-            tuple(
-                Change(node, f"{line.thing}: {line.text}")
-                for node, answer in answers.items()
-                for line in answer.of("changed")
-            ),
-            ended
-            + tuple(
-                Change(node, f"{line.thing}: {line.text}")
-                for node, answer in answers.items()
-                for line in answer.of("warn")
-            ),
+            _changes(answers, "changed"),
+            (*ended, *_changes(answers, "warn")),
             {
                 node: int(bool(answer.error or answer.of("fail")))
                 for node, answer in answers.items()
@@ -334,6 +325,12 @@ class OnNodes:
         )
         if name == "start":
             self.logs.begin(texts)
+        if failed := self._failures(answers):
+            raise StepFailed(name, failed, out)
+        return out
+
+    def _failures(self, answers: Mapping[str, Answer]) -> list[Diagnosis]:
+        """Return what is wrong on nodes that were to change something."""
         failed = [
             self._diagnosis(node, verb, line)
             for node, answer in answers.items()
@@ -341,10 +338,9 @@ class OnNodes:
             for line in lines
             if line.kind == "fail"
         ]
-        failed += [self._silent(node, answer) for node, answer in answers.items() if answer.error]
-        if failed:
-            raise StepFailed(name, failed, out)
-        return out
+        return failed + [
+            self._silent(node, answer) for node, answer in answers.items() if answer.error
+        ]
 
     def _ended_before(self, nodes: Iterable[str]) -> tuple[Change, ...]:
         """Return how the engines that this run has started before came to their end."""
@@ -363,7 +359,8 @@ class OnNodes:
     def _whole_groups(self, starting: Iterable[str]) -> dict[str, str]:
         """Stop the other nodes of the starting groups; return the scripts to start them again.
 
-        The ranks of a group meet only once, when they start, so they have to start together.
+        The ranks of a group meet only once, when they start, so they have to start together. Raises
+        StepFailed if one could not be stopped: the new ranks would wait for its old ones.
         """
         groups = {
             (engine.role, engine.group) for engine in self.plan.engines if engine.node in starting
@@ -372,8 +369,9 @@ class OnNodes:
             engine.node for engine in self.plan.engines if (engine.role, engine.group) in groups
         } - set(starting)
         running = {node: self.text(node, ["stop"]) for node in self.plan.nodes if node in others}
-        if running:
-            self.nodes.change(running, "stop")
+        answers = self.nodes.change(running, "stop") if running else {}
+        if failed := self._failures(answers):
+            raise StepFailed("start", failed, Outcome(_changes(answers, "changed")))
         return {node: self.text(node, ["push", "start"]) for node in running}
 
     def open_door(self) -> Outcome:
@@ -516,13 +514,9 @@ class OnNodes:
         failed: list[Diagnosis] = []
         for verb in ("stop", "release"):
             answers = self.nodes.change({node: self.text(node, [verb]) for node in there}, verb)
+            changes += _changes(answers, "changed")
+            warnings += _changes(answers, "warn")
             for node, answer in answers.items():
-                changes += [
-                    Change(node, f"{line.thing}: {line.text}") for line in answer.of("changed")
-                ]
-                warnings += [
-                    Change(node, f"{line.thing}: {line.text}") for line in answer.of("warn")
-                ]
                 failed += [self._diagnosis(node, verb, line) for line in answer.of("fail")]
                 if answer.error:
                     failed.append(self._silent(node, answer))
@@ -578,6 +572,15 @@ class OnNodes:
             "node.sh",
             remedies.of("node/silent", node=node),
         )
+
+
+def _changes(answers: Mapping[str, Answer], kind: str) -> tuple[Change, ...]:
+    """Return the lines of one kind."""
+    return tuple(
+        Change(node, f"{line.thing}: {line.text}")
+        for node, answer in answers.items()
+        for line in answer.of(kind)
+    )
 
 
 def _by_verb(answer: Answer) -> dict[str, list[Line]]:
