@@ -16,7 +16,6 @@ one of these and does not end so is an error rather than a gap.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -221,17 +220,18 @@ def join(logs: Sequence[Log]) -> Log:
     """
     if len(logs) == 1:
         return logs[0]
-    for log, other in itertools.combinations(logs, 2):
-        for what, one, two in (
-            ("vLLM", log.version, other.version),
-            ("model", log.model, other.model),
-            ("settings", dict(log.settings), dict(other.settings)),
-            ("memory of the device", log.device, other.device),
-        ):
-            if one and two and one != two:
+    for what, of in (
+        ("vLLM", lambda log: log.version),
+        ("model", lambda log: log.model),
+        ("settings", lambda log: dict(log.settings)),
+        ("memory of the device", lambda log: log.device),
+    ):
+        telling = [log for log in logs if of(log)]
+        for log in telling[1:]:
+            if of(log) != of(telling[0]):
                 raise ParameterError(
-                    f"{log.name}, {other.name}: logs of two engines: {what} {one} and {two}. Give "
-                    "the logs of one engine's ranks, of one start."
+                    f"{telling[0].name}, {log.name}: logs of two engines: {what} {of(telling[0])} "
+                    f"and {of(log)}. Give the logs of one engine's ranks, of one start."
                 )
 
     def told(name: str, choose: Callable[[list[float]], float]) -> Any:
