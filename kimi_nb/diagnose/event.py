@@ -14,6 +14,8 @@ from kimi_nb.diagnose.matching import Line, Match
 
 # A line of which only those below tell what it is about.
 HEADS = re.compile(r"(?:Traceback \(most recent call last\)|terminated with exception): *$")
+# A part of a traceback whose head is gone.
+_FRAGMENT = re.compile(r'\s*File "[^"]+", line \d|\s{4,}\S|[\s~^]+$')
 _NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b")
 # What an exception says only of others: the next one in the chain is the one that counts.
 HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
@@ -48,8 +50,8 @@ class Event:
 
     The others are for `events`, while lines are added: how many lines were, the level at which its
     frames are written, whether the next line is of a traceback, how the next exception is linked to
-    the last, the innermost frame that was shown, what stands before its lines, whether its program
-    has begun another record since, and whether the frames are those of the thread that aborted
+    the last, the innermost frame that was shown, what stands before its lines, the form of what a
+    program that is not known writes before each of them, whether its program has begun another record since, and whether the frames are those of the thread that aborted
     (None: of a traceback).
     """
 
@@ -69,6 +71,7 @@ class Event:
     link: str = ""
     shown: Line | None = None
     indent: str = ""
+    before: re.Pattern[str] | None = None
     moved_on: bool = False
     stack: bool | None = None
 
@@ -101,9 +104,12 @@ class Event:
 
     @property
     def bare(self) -> bool:
-        """Whether it is no more than the head of what would have told of it."""
+        """Whether it is no more than the head, or a part, of what would have told of it."""
+        said = self.said.text
         return (
-            self.root is None and self.line is self.lines[0] and bool(HEADS.search(self.said.text))
+            self.root is None
+            and (self.line is self.lines[0] or self.line is self.shown)
+            and bool(HEADS.search(said) or _FRAGMENT.match(said))
         )
 
     @property

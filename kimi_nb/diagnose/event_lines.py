@@ -25,8 +25,10 @@ _TYPE = (
     r"|Exhausted|Empty|Refused|Shutdown)\w*"
 )
 _REST = r"(?:\(\w+\))?(?:: (?P<text>.*)|:? *$)"
-# Within a traceback anything that is dotted is an exception; elsewhere it may be a logger's name.
-_RAISED = re.compile(rf"(?P<type>{_TYPE}|Exception|[a-z_]\w*(?:\.\w+)+){_REST}")
+# Within a traceback anything that is dotted, or one word, is an exception; elsewhere it may be a logger's.
+_RAISED = re.compile(
+    rf"(?P<type>{_TYPE}|Exception|[a-z_]\w*(?:\.\w+)+|(?=\w*[a-z])[A-Z]\w+(?=: )){_REST}"
+)
 _NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
 _IN_LINE = re.compile(
     r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
@@ -45,6 +47,12 @@ _PANIC = re.compile(r"(?P<text>(?!note: |stack backtrace).+)")
 _ELASTIC_RANK = re.compile(r"\s*rank +: (\d+)")
 # The device of the process, in a record of the engine.
 _NPU_DEVICE = re.compile(r"^\[ERROR\] [\d:-]+ \(PID:\d+, Device:(\d+), RankID:")
+
+
+def form_of(before: str) -> re.Pattern[str] | None:
+    """Return the form of what stands before a traceback, whatever its numbers are, or None."""
+    parts = re.split(r"\d+", before)
+    return re.compile(r"\d+".join(map(re.escape, parts))) if before.strip() else None
 
 
 def raises(said: Said) -> re.Match[str] | None:

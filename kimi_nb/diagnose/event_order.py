@@ -49,6 +49,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         untimed = one.death and not one.event.first.time
         return (
             one.role,
+            one.event.bare and one.match is None,
             one.vague
             or (
                 one.role is Role.WRAPPER and (_died(one) or bool(_DIED.search(one.event.said.text)))

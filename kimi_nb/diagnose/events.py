@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kimi_nb.diagnose import event_details, event_lines, gravity, line_grammar, process_ranks
 from kimi_nb.diagnose.event import Event
@@ -62,7 +63,7 @@ class Events:
 
     def take(self, line: Line, match: Match | None, chosen: bool = True) -> Event | None:
         """Take a line; return the event to which it belongs, or None if it reports no error."""
-        said = line_grammar.of(line.text)
+        said = self._bared(line_grammar.of(line.text))
         self.ranks.take(said)
         if _NPU_WARNING.search(said.text):
             self._warned = said, line
@@ -83,6 +84,16 @@ class Events:
         ):
             return None
         return self._begin(said, line, match)
+
+    def _bared(self, said: Said) -> Said:
+        """Return a line without what the same program wrote before the traceback that it goes on with."""
+        last = self._last
+        if last is None or last.before is None or not (last.inside or last.link):
+            return said
+        before = last.before.match(said.text)
+        if before is None:
+            return said
+        return replace(said, text=said.text[before.end() :], level="", process=last.said.process)
 
     def _again(self, said: Said) -> bool:
         """Return whether a warning tells, not for the first time, of a limit that was reached."""
@@ -193,6 +204,10 @@ class Events:
             self.all.append(event)
         if opened:
             event.inside, event.traced = True, 0
+            event.before = event_lines.form_of(said.text[: opened.start()])
+            self._left = event_lines.MOST
+        elif event_lines.FRAME.match(said.text):  # of a traceback whose head is gone
+            event_lines.goes_on(event, said, line)
             self._left = event_lines.MOST
         else:
             found = event_lines.raises(said)

@@ -29,6 +29,7 @@ from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.plan.spec import Plan
 
 _LONGEST = 300  # characters of a line that are shown
+_END = 100  # of which so many at its end, where an exception says what it is
 _SAID = 1000  # characters of what a node or a service said
 
 
@@ -221,6 +222,6 @@ def _unknown(guilty: Candidate, logs: Sequence[Log], plan: Plan) -> Diagnosis:
 
 
 def short(line: str) -> str:
-    """Return a line, shortened to the length that is shown."""
+    """Return a line, shortened to the length that is shown: its beginning and its end."""
     text = line.strip()
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - _END]} ... {text[-_END:]}"

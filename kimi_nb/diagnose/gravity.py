@@ -21,7 +21,7 @@ _NATIVE = re.compile(
     r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
     r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP .*(?:timeout|failed)|OpenBLAS blas_thread_init: "
     r"pthread_create|Abort\(\d+\) on node \d+ |= +(?:RANK \d+ PID|KILLED BY SIGNAL)|LLVM ERROR|Caught signal (?:4|6|7|8|11)\b|nvlink error |ninja: build stopped|Failed: (?:C(?:UDA|uda)|Assertion) error |"
-    r"CUDA error \(|It looks like \w+_init failed|Scheduler hit an exception)"
+    r"CUDA error \(|(?:Input|Parameter) \S.* is invalid\b|It looks like \w+_init failed|Scheduler hit an exception)"
     r"|: Assertion `.*' failed\.|\bnoticed that process rank \d+ |^Rank \d+ scheduler is dead|has been marked dead because|"
     r"\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |[Ww]atchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
     r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"

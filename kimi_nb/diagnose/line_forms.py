@@ -25,13 +25,18 @@ _SPOKEN = (
 )
 # And how those of what an engine, or a program around it, starts with.
 _STARTED = (
-    rf"{_SPOKEN}|(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d {_CLOCK}|Traceback \(most|thread '[^']*' panicked|"
+    rf"{_SPOKEN}|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK}|Traceback \(most|thread '[^']*' panicked|"
     r"terminate called after|\[Router \(|\([\w.]+ pid=\d"
+)
+# Where the line of an engine begins behind whatever another program puts before it.
+BEHIND = re.compile(
+    r"\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]{0,80}pid=\d|\[rank\d+\]|"
+    rf"\[{_DAY} {_CLOCK} [A-Z_]+\d|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[?[\w./-]+:\d+\]"
 )
 # Where the line of an engine begins behind what another program wrote without a break, such as a bar.
 GLUED = re.compile(
     r"(?:(?<=[^\s(])|(?<=\r))(?=\((?:EngineCore|Worker|Vllm|API|Api|RayWorker)\w*[^()]* pid=\d+[^()]*\) |"
-    rf"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])"
+    rf"(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])"
 )
 # What is put around a line, with what it tells of its origin.
 WRAPPERS = tuple(
@@ -104,7 +109,7 @@ SPEAKERS = tuple(
 NATIVE = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        ("vllm", rf"{_LEVEL} \d\d-\d\d {_CLOCK} \[?(?P<source>[\w./-]+:\d+)\] ?"),
+        ("vllm", rf"{_LEVEL} (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[?(?P<source>[\w./-]+:\d+)\] ?"),
         ("uvicorn", rf"{_LEVEL}: {{2,}}"),
         (
             "cann",
@@ -117,6 +122,11 @@ NATIVE = tuple(
             r"RankID:(?P<npu>-?\d+)\) ?",
         ),
         ("torch_npu", rf"\[\d+\] \[{_DAY} {_CLOCK}\] [\w.]+: \[{_LEVEL}\] (?:\[\d+\] )?"),
+        (
+            "mindie",
+            rf"\[{_DAY} {_CLOCK}(?:[+-]\d\d:?\d\d)?\] \[(?P<pid>\d+)\] (?:\[[\w.-]+\] ){{1,3}}"
+            rf"\[{_LEVEL}\] (?:\[(?P<source>[\w.]+:\d+)\] ?)?(?:: ?)?",
+        ),
         (
             "atb",
             rf"\[{_DAY} {_CLOCK}\] \[(?P<level>trace|debug|info|warn|error|critical)\] \[(?P<pid>\d+)\] "

@@ -17,13 +17,19 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kimi_nb.diagnose import log_lines, rank_words
-from kimi_nb.diagnose.line_forms import GLUED, NATIVE, SPEAKERS, WRAPPERS
+from kimi_nb.diagnose.line_forms import BEHIND, GLUED, NATIVE, SPEAKERS, WRAPPERS
 
 _REACH = 400  # characters of a line in which its beginning is looked for
 _DEEP = 8  # wrappers and speakers around one line
+_BEGUN = (
+    160  # characters within which an engine's line begins behind what another program puts there
+)
+_HEADERS = 8  # words that this may have
+_BREAKS = " \t|:>])"  # what ends it
 _DRAWN = 24  # characters at least of what another program wrote before, without a break
 
 # What Python, C++ and others call a level, and the one of ours that it is.
@@ -154,19 +160,21 @@ def of(line: str) -> Said:
     text = _REPEATED.sub("", _unboxed(line))
     found = _Found()
     text = _peeled(text, found)
+    if not (found.speaker or found.torch is not None):
+        text = _peeled(_inner(text), found)
     grammar = level = source = ""
-    for name, pattern in NATIVE:
-        match = pattern.match(text[:_REACH])
-        if match is not None:
-            found.take(match)
-            grammar = name
-            groups = match.groupdict()
-            level = _LEVELS.get((groups.get("level") or "").upper(), "")
-            source = groups.get("source") or ""
-            text = _peeled(text[match.end() :], found)
+    for forms in (NATIVE, NATIVE[:1]):  # an engine's line may stand within that of another program
+        told = _begun(text, forms)
+        if told is None:
             break
-    if not grammar and text.startswith("{") and (told := _structured(text)) is not None:
-        level, source, text = told
+        grammar, match = told
+        found.take(match)
+        groups = match.groupdict()
+        level = _LEVELS.get((groups.get("level") or "").upper(), "")
+        source = groups.get("source") or ""
+        text = _peeled(text[match.end() :], found)
+    if not grammar and text.startswith("{") and (row := _structured(text)) is not None:
+        level, source, text = row
         grammar = "json"
     if not grammar and found.levelless:
         grammar = "sglang"
@@ -227,6 +235,33 @@ def own(line: str) -> str:
     if said.grammar or said.process or log_lines.tells_error(before):
         return line
     return line[glued.start() :]
+
+
+def _begun(
+    text: str, forms: Iterable[tuple[str, re.Pattern[str]]]
+) -> tuple[str, re.Match[str]] | None:
+    """Return the form in which a program begins a line, or None."""
+    head = text[:_REACH]
+    return next(
+        ((name, match) for name, pattern in forms if (match := pattern.match(head)) is not None),
+        None,
+    )
+
+
+def _inner(text: str) -> str:
+    """Return what an engine wrote of a line that another program begins in a way of its own.
+
+    What stands before may be times, names and brackets, but no sentence, and no error.
+    """
+    behind = BEHIND.search(text, 1, _BEGUN)
+    if behind is None:
+        return text
+    before = text[: behind.start()]
+    words = before.split()
+    prose = sum(word.isalpha() and word.islower() for word in words) > 1
+    if before[-1] not in _BREAKS or len(words) > _HEADERS or prose or log_lines.tells_error(before):
+        return text
+    return text[behind.start() :]
 
 
 def _structured(text: str) -> tuple[str, str, str] | None:

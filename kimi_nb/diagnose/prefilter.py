@@ -45,6 +45,7 @@ ERRORS = (
     r"nvshmem\S*:\d+: |nvlink error |ninja: build stopped",
     r"^(?:slurmstepd|srun|sbatch): (?:error|fatal): ",
     r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |[Ww]atchdog timeout",
+    r"^(?:Input|Parameter) \S.* is invalid",  # MindIE's settings
     # How processes end.
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
     r"terminate called|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",

@@ -31,6 +31,7 @@ DRAWS = {
         "twelfth_draw",
         "rank_forms",
         "thirteenth_draw",
+        "fourteenth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

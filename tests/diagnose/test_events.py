@@ -32,6 +32,48 @@ def test_source_code_in_a_traceback_is_no_evidence(tmp_path):
     assert (found.first.rank, found.first.confidence) == ("TP2", "seen")
 
 
+def test_a_traceback_is_read_behind_whatever_a_program_writes_before_each_line(tmp_path):
+    told = [
+        "Loading the model",
+        *TRACE,
+        "    raise NoSuchBits(bits)",
+        "ValueError: no such quantization: fp3",
+        "Bye: the engine has gone",
+    ]
+    lines = [f"app.{at} <engine-3> 11:04:{at + 8},7 {text}" for at, text in enumerate(told)]
+    first = examined(tmp_path, *lines).first
+    assert first.exception == "ValueError" and first.text == lines[4]
+
+
+def test_an_exception_may_have_any_name_below_a_traceback(tmp_path):
+    lines = (*TRACE, "    raise OutOfBits(bits)", "OutOfBits: 3 are too few", "Exit")
+    first = examined(tmp_path, *lines).first
+    assert (first.exception, first.text) == ("OutOfBits", "OutOfBits: 3 are too few")
+
+
+def test_what_goes_on_behind_a_cut_traceback_is_no_exception(tmp_path):
+    first = examined(tmp_path, *TRACE, "INFO: 3 requests", "Exit").first
+    assert first.exception == ""
+
+
+def test_a_frame_is_named_only_where_nothing_else_is_told(tmp_path):
+    """The head of the traceback is gone."""
+    lines = [worker(1, '  File "vllm/v1/worker/x.py", line 3, in run'), worker(1, "    run()")]
+    first = examined(tmp_path / "a", *lines, worker(1, "FluxError: gone", 2)).first
+    assert first.text.endswith("FluxError: gone")
+    first = examined(
+        tmp_path / "b", *lines, "(EngineCore pid=7) ERROR 11-22 05:49:03 [core.py:7] no"
+    ).first
+    assert first.text.endswith("no")
+
+
+def test_of_a_long_line_the_beginning_and_the_end_are_shown(tmp_path):
+    line = worker(1, f"transfer failed for {'9' * 400} with KVTransferError(7): nobody answers")
+    first = examined(tmp_path, line).first
+    assert first.text.startswith(line[:60]) and first.text.endswith("nobody answers")
+    assert len(first.text) < len(line)
+
+
 def test_the_cause_of_a_chain_counts(tmp_path):
     found = examined(
         tmp_path,
