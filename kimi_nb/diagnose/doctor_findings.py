@@ -233,7 +233,7 @@ def _unknown(guilty: Candidate, told: explanation.Explanation, placed: Placed) -
         line.file,
         line.number,
         line.time,
-        first_failure.short(line.text),
+        first_failure.short(line.text, guilty.event.key),
         told.help,
         (),
         told.see,

@@ -103,6 +103,11 @@ class Event:
         return next(below, self.shown or self.lines[0])
 
     @property
+    def key(self) -> str:
+        """What its line is about: the message of its exception, or the exception."""
+        return (self.root.text or self.root.type) if self.root is not None else ""
+
+    @property
     def bare(self) -> bool:
         """Whether it is no more than the head, or a part, of what would have told of it."""
         said = self.said.text

@@ -46,7 +46,7 @@ def announces(before: Said, said: Said) -> bool:
 
 def ends(event: Event) -> bool:
     """Return whether an event tells how another process ended: what is raised below only follows."""
-    return bool(gravity.DEATH.search(event.texts)) or _DIED in event.said.text
+    return bool(gravity.dies(event.texts)) or _DIED in event.said.text
 
 
 def sums_up(event: Event, text: str) -> bool:

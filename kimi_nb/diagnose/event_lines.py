@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from kimi_nb.diagnose import event_details, gravity, process_ranks
+from kimi_nb.diagnose import event_details, gravity, line_grammar, process_ranks
 from kimi_nb.diagnose.event import HOLLOW, Event, Raised
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line
@@ -56,7 +56,13 @@ def form_of(before: str) -> re.Pattern[str] | None:
 
 
 def raises(said: Said) -> re.Match[str] | None:
-    """Return the exception that a line names outside of a traceback, or None."""
+    """Return the exception that a line names outside of a traceback, or None.
+
+    A record of many lines, as JSON holds them, has its traceback within; the last line tells most.
+    """
+    for text in reversed(said.text.split("\n")[1:]):
+        if (found := _NAMED.match(text)) is not None:
+            return found
     return _IN_LINE.search(said.text) or _NAMED.match(said.text)
 
 
@@ -101,9 +107,19 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
             event.inside, event.link = False, ""
             event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
             return True
-        event.inside = False
-        return False
+        event.inside = not calm and _flat(event, line)
+        return event.inside
     return _explains(event, said, line)
+
+
+def _flat(event: Event, line: Line) -> bool:
+    """Return whether a line may be source code without its indent, as of a log that was copied."""
+    frame = event.shown
+    return (
+        frame is not None
+        and line.number - frame.number <= NEAR
+        and line_grammar.of(frame.text).text.startswith("File ")
+    )
 
 
 def _explains(event: Event, said: Said, line: Line) -> bool:

@@ -17,10 +17,13 @@ from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 _SHOWN = 20  # last lines of a rank's log that a launcher shows
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
 _ANY = "*"  # whatever the host, no name of one
-# What names a rank without a level.
 # How CANN and torch_npu tell the process within what they say.
 _PID = re.compile(r"[(\[]PID: ?(\d+)[,\]]")
-_TELLS = re.compile(r"^MPI_ABORT was invoked on rank")
+# What names a rank without a level.
+_NOTICED = re.compile(
+    r"\bnoticed that process rank \d+ with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)"
+)
+_TELLS = re.compile(r"^MPI_ABORT was invoked on rank|\bnoticed that process rank \d+ ")
 
 
 def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
@@ -107,6 +110,10 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
         return None
     later = next((one for one in after if _may_call(one)), None)
     if later is None or later.first.number - event.lines[-1].number > _NEAR:
+        return None
+    # A launcher tells the number of the process that ended, which may be another one on this host.
+    ended = _NOTICED.search(later.said.text)
+    if ended and ended["host"] == _host(event) and ended["pid"] != _number(event):
         return None
     # What the engine itself logs, with its process, is of no other one.
     # NCCL names its process too, which is one of the engine's workers.

@@ -77,7 +77,7 @@ class Candidate:
             named = [one for one in self.event.lines if REMOTE.search(one.text)]
             return named[0] if named else self.event.lines[0]
         if self.match is None and self.death and self.event.root is None:
-            ends = [one for one in self.event.lines if gravity.DEATH.search(one.text)]
+            ends = [one for one in self.event.lines if gravity.dies(one.text)]
             return (ends or self.event.lines)[0]
         return self.match.line if self.match is not None else self.event.line
 
@@ -128,7 +128,9 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
         or (code.table in ("aclError", "cudaError", "CANN") and not _names_more(component, code))
     ):
         component = components.by_id(code.component)
-    death = bool(gravity.DEATH.search(said) or (root is None and gravity.DEATH.search(event.texts)))
+    if component is None and match is not None:
+        component = components.of([match.signature.cause], "", [], "")
+    death = bool(gravity.dies(said) or (root is None and gravity.dies(event.texts)))
     return Candidate(
         event, node, rank, match, _role(event, match, said, death), death, code, component
     )
@@ -174,7 +176,9 @@ def _role(event: Event, match: Match | None, said: str, death: bool) -> Role:
         return Role.CASCADE
     if _words("exit").search(said):
         return Role.EXIT
-    if _GENERAL.search(said):
+    if _GENERAL.search(said) or (
+        match is None and event.root is None and gravity.complains(event.said)
+    ):
         return Role.GENERAL
     # An exception without words is one all the same, where its frames are there.
     hollow = event.root is None or not (event.root.text or event.frames)

@@ -175,7 +175,7 @@ class Events:
             event.remote = f"|{lost['ip']}|{lost['pid']}"
         event_details.place_actor(event, said.text)
         event.harmless = gravity.why_harmless(said)
-        opened = event_lines.TRACEBACK.search(said.text)
+        opened = event_lines.TRACEBACK.search(said.text) if "\n" not in said.text else None
         # Where several processes speak at once, other lines stand between.
         own = self._by_process.get(said.process) if said.process else None
         before, near = (own, _AMONG) if own is not None else (self._last, event_lines.NEAR)

@@ -43,6 +43,7 @@ WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
         r"(?:(?:#033|ESC|\^\[)?\[(?:[0-9;]+m(?!\])|m(?![\]a-z])) ?)+",  # a colour as syslog writes it, or without its escape
+        r"\d{1,2}(?:;\d{1,2})*m ?(?=[(\[A-Z])",  # and what is left of one
         r"std(?:err|out): ?",
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
@@ -59,6 +60,7 @@ WRAPPERS = tuple(
         # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
         rf"{_DAY} {_CLOCK} (?:(?:\[(?:(?i:{_LEVELS})|(?P<node>[A-Za-z]\w*))\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?P<node>[\w.-]+) [\w./@-]+\[\d+\]: ",  # rsyslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
         r"\[(?P<stage>Stage-\d+)\] ",
@@ -143,7 +145,10 @@ NATIVE = tuple(
             r"\[(?P<level>[DIWEF])(?:\d{3,4} [\d:.]+)? (?P<source>[\w./]+:\d+)\] ?"
             r"(?:\[[^]]*?Rank (?P<torch>\d+)\] ?)?",
         ),
-        ("glog", r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] ?"),
+        (
+            "glog",
+            r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +(?:\d+ )?(?P<source>[\w./-]+:\d+)\] ?",
+        ),
         (
             "ucx",
             r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+\] +"
@@ -179,7 +184,7 @@ NATIVE = tuple(
             r"(?:(?P<source>[\w/.-]+\.rs:\d+): )?",
         ),
         ("rust", rf"\[(?P<door>Router) \(Rust\)\] {_DAY} {_CLOCK} - {_LEVEL} - "),
-        ("logfmt", rf"time=\S+ level={_LEVEL} (?:source=(?P<source>\S+) )?msg="),
+        ("logfmt", r"time=\S+ level=(?P<level>[a-z]+) (?:source=(?P<source>\S+) )?msg="),
         (
             "python",
             rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +(?:[\w.-]+ (?:\d+|[|-]) )?"
@@ -187,7 +192,11 @@ NATIVE = tuple(
         ),
         ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),
         ("python", rf"{_LEVEL}:[\w.]+:"),
-        ("bare", rf"\[{_LEVEL}\] +"),
+        (
+            "nginx",
+            rf"{_DAY} {_CLOCK} \[(?P<level>error|crit|alert|emerg|warn|notice|info)\] \d+#\d+: (?:\*\d+ )?",
+        ),
+        ("bare", rf"\[(?:{_LEVEL}|(?P<low>err|ERR|error|fatal|warn|warning|info|debug))\]:? +"),
         ("bare", rf"(?:\d\d-\d\d \d\d:\d\d:\d\d )?{_LEVEL} (?=[A-Z])"),
         ("timed", r"\d\d-\d\d \d\d:\d\d:\d\d (?=[A-Z])"),
         ("sglang", rf"\[(?:{_DAY}|\d\d-\d\d) {_CLOCK}\] "),

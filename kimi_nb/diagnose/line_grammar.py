@@ -38,13 +38,16 @@ _LEVELS = {
     **dict.fromkeys(("I", "INFO", "N", "NOTICE", "EVENT"), "INFO"),
     **dict.fromkeys(("W", "WARN", "WARNING"), "WARNING"),
     **dict.fromkeys(("E", "ERR", "ERROR"), "ERROR"),
-    **dict.fromkeys(("F", "FATAL", "CRITICAL", "C", "PANIC", "DPANIC"), "FATAL"),
+    **dict.fromkeys(
+        ("F", "FATAL", "CRITICAL", "CRIT", "ALERT", "EMERG", "C", "PANIC", "DPANIC"), "FATAL"
+    ),
 }
 CALM = ("DEBUG", "INFO", "WARNING")  # levels of which no line is a cause
 GRAVE = ("ERROR", "FATAL")
 # What follows a line: how often Ray has seen it, and the border of a terminal's pane.
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$")
-_JSON_LEVEL = re.compile(r'"(?:level|severity|lvl)": ?"\w+"')
+_JSON_LEVELS = ("level", "severity", "lvl", "levelname", "log.level")
+_JSON_LEVEL = re.compile(rf'"(?:{"|".join(map(re.escape, _JSON_LEVELS))})": ?"\w+"')
 _PART = re.compile(r"((?:[A-Z]+_)*[A-Z]+|)(\d+)")
 
 
@@ -88,6 +91,7 @@ class _Found:
     named: str = ""
     inner: bool = False  # a process that an engine runs, which tells no place of its own
     torch: int | None = None
+    torched: bool = False  # whether torch told it of its process
     speaker: str = ""
     pid: str = ""
     ip: str = ""
@@ -116,8 +120,10 @@ class _Found:
         elif "ip" in found or "Worker" in found.get("who", ""):
             self.inner = True
         for name in ("torch", "npu"):
-            if name in found and int(found[name]) >= 0:
+            # The number in one of several groups stands behind that among all: "[rank18]:[E ...] [Rank 2]".
+            if name in found and int(found[name]) >= 0 and not ("source" in found and self.torched):
                 self.torch = int(found[name])
+        self.torched |= "torch" in found
         if self.torch is None and int(found.get("device", -1)) >= 0:
             self.torch = int(found["device"])
         if "task" in found:
@@ -170,7 +176,7 @@ def of(line: str) -> Said:
         grammar, match = told
         found.take(match)
         groups = match.groupdict()
-        level = _LEVELS.get((groups.get("level") or "").upper(), "")
+        level = _LEVELS.get((groups.get("level") or groups.get("low") or "").upper(), "")
         source = groups.get("source") or ""
         text = _peeled(text[match.end() :], found)
     if not grammar and text.startswith("{") and (row := _structured(text)) is not None:
@@ -272,7 +278,7 @@ def _structured(text: str) -> tuple[str, str, str] | None:
         row = json.loads(text)
     except ValueError:
         return None
-    level = next((row[key] for key in ("level", "severity", "lvl") if key in row), "")
+    level = next((row[key] for key in _JSON_LEVELS if key in row), "")
     said = [row[key] for key in ("message", "msg", "error", "err") if row.get(key)]
     source = next((row[key] for key in ("caller", "file", "target", "logger") if key in row), "")
     if not said:

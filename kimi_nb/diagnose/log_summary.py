@@ -32,6 +32,7 @@ from kimi_nb.diagnose.events import Events
 from kimi_nb.diagnose.matching import Line, Match
 
 _SHOWN = 5  # error lines that are kept of one rank
+_SOON = 60  # lines after which a program has ended
 
 
 class Untold(NamedTuple):
@@ -102,6 +103,9 @@ class Sight:
             # An engine that is told to stop logs the same words as one whose core has died.
             if event.stopped and event_roles.follows(event):
                 event.harmless = "stopped"
+            # A complaint is why a program ended only where it ended soon after, and never served.
+            if _complains(event) and (self.serves or lines - event.first.number > _SOON):
+                event.harmless = "served"
         self._served()
         if self._waits is not None and self._quiet == lines:
             self._events.wait(self._waits)
@@ -167,6 +171,15 @@ class Sight:
         return out
 
 
+def _complains(event: Event) -> bool:
+    """Return whether an event is no more than a complaint."""
+    return (
+        gravity.complains(event.said)
+        and not gravity.native(event.said.text)
+        and not (event.matches or event.raised)
+    )
+
+
 def _by_the_way(event: Event, serves: Line) -> bool:
     """Return whether an event before a line tells of no rank's failure.
 
@@ -176,7 +189,7 @@ def _by_the_way(event: Event, serves: Line) -> bool:
         return False
     if event.said.grammar in gravity.LIBRARIES:
         return not event.frames
-    return event.rank is None and not gravity.DEATH.search(event.texts)
+    return event.rank is None and not gravity.dies(event.texts)
 
 
 def rank_of(line: Line) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,58 @@ def test_of_a_long_line_the_beginning_and_the_end_are_shown(tmp_path):
     first = examined(tmp_path, line).first
     assert first.text.startswith(line[:60]) and first.text.endswith("nobody answers")
     assert len(first.text) < len(line)
+
+
+def test_a_traceback_within_a_record_of_json_is_read_to_its_end(tmp_path):
+    said = "\n".join(["cannot start", *TRACE, "    raise E" + "x" * 300, "FluxError: gone", ""])
+    record = {"level": "ERROR", "fields": {"message": said, "thread": "x" * 300}}
+    first = examined(tmp_path, json.dumps(record)).first
+    assert first.exception == "FluxError" and "FluxError: gone" in first.text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm: error: unrecognized arguments: --no-such-option",
+        "ROCm error: invalid device function",
+        "CUDA failure 2: out of memory ; GPU=1 ; hostname=a ; file=/x.cc ; line=12",
+        "double free or corruption (!prev)",
+        "ptxas fatal   : Value 'sm_120a' is not defined for option 'gpu-name'",
+        "nvidia-container-cli: initialization error: driver error: failed to process request",
+        "/bin/sh: 1: vllm: not found",
+        'time="2026-11-22T05:49:01Z" level=error msg="no room"',
+        '{"log.level":"error","message":"no room"}',
+        "2026/11/22 05:49:01 [error] 12#12: *1 upstream prematurely closed connection",
+        "error: creating server: Internal - failed to load all models",
+    ],
+)
+def test_what_programs_without_levels_say_is_a_failure(line, tmp_path):
+    assert examined(tmp_path, "starting the engine", line).first.text == line
+
+
+def test_a_complaint_is_named_only_where_nothing_else_is_told(tmp_path):
+    complaint = "Failed to read the cache of kernels"
+    first = examined(tmp_path / "a", complaint, worker(1, "FluxError: gone", 2)).first
+    assert first.text.endswith("FluxError: gone")
+    assert examined(tmp_path / "b", "starting", complaint).first.text == complaint
+    up = "(APIServer pid=7) INFO:     Application startup complete."
+    assert examined(tmp_path / "c", "starting", complaint, up).ok
+    assert examined(tmp_path / "d", up, complaint).ok
+
+
+def test_the_rank_among_all_counts_before_that_in_one_group(tmp_path):
+    line = (
+        "[rank18]:[E1122 05:49:01.1 ProcessGroupNCCL.cpp:616] [Rank 2] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=81, OpType=ALLREDUCE, Timeout(ms)=600000)"
+    )
+    assert examined(tmp_path, line).first.rank == 18
+
+
+def test_source_code_may_have_lost_its_indent(tmp_path):
+    frames = ['File "vllm/v1/worker/x.py", line 3, in run', "output = func(*args)"]
+    lines = [TRACE[0], *frames, *frames, "FluxError: gone", "Exit"]
+    first = examined(tmp_path, *lines).first
+    assert (first.exception, first.text) == ("FluxError", "FluxError: gone")
 
 
 def test_the_cause_of_a_chain_counts(tmp_path):
