@@ -39,7 +39,10 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     for event in events:
         if event.rank is None or _by_device(event):
             _take(event, named.of(event))
-    seen = _Processes(one for one in events if _by_device(one))
+    by_device = [one for one in events if _by_device(one)]
+    for event in by_device:
+        _number_device(event)
+    seen = _Processes(by_device)
     for event in events:
         if event.rank is None and event.said.process:
             _take(event, seen.of(event))
@@ -47,7 +50,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     for at, event in enumerate(events):
         if any(one.signature.id == "rank-died" for one in event.matches):
             ended = event
-        if event.rank is not None and not _by_device(event):
+        if event.rank is not None and not _by_nccl(event):
             continue
         if ended is not None and event.first.number - ended.first.number <= _SHOWN:
             _take(event, ended)
@@ -61,6 +64,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
             event.rank = event.label
         if event.rank is None and (device := rank_words.device_of(event.texts)):
             event.rank = event.label = device
+            _number_device(event)
 
 
 class _Processes:
@@ -122,7 +126,7 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
     )
     if strict and not one_process(event.said, later.said):
         return None
-    return None if _by_device(event) and _elsewhere(event.rank, later.rank) else later
+    return None if _by_nccl(event) and _elsewhere(event.rank, later.rank) else later
 
 
 def _may_call(event: Event) -> bool:
@@ -154,8 +158,20 @@ def _host(event: Event) -> str:
 
 
 def _by_device(event: Event) -> bool:
-    """Return whether an event is known only by the device of its process, as NCCL writes it."""
-    return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
+    """Return whether an event is known only by the device of its process ("[3]")."""
+    return isinstance(event.rank, str) and event.rank.startswith("[")
+
+
+def _by_nccl(event: Event) -> bool:
+    """Return whether NCCL tells the device, which names its process within the host's."""
+    return event.said.grammar == "nccl" and _by_device(event)
+
+
+def _number_device(event: Event) -> None:
+    """Name a device by the number in the words of the log; NCCL writes it in brackets."""
+    if event.rank == rank_words.device_of(event.texts) and _by_device(event):
+        number = int(str(event.rank).strip("[]"))
+        event.rank, event.label = number, f"device {number}"
 
 
 def _elsewhere(device: int | str | None, rank: int | str | None) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kimi_nb.core import data_files
-from kimi_nb.diagnose import codes, components, gravity
+from kimi_nb.diagnose import codes, components, gravity, line_grammar
 from kimi_nb.diagnose.codes import Code
 from kimi_nb.diagnose.components import Component
 from kimi_nb.diagnose.event import Event
@@ -113,7 +113,10 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
         for text in (event.said.text, event.texts)
     )
     texts = [said, own, all_of_it]
-    code = codes.of(said)
+    # What a signature knows says more than what else is told.
+    if match is not None and not (match.signature.general or match.signature.cascade):
+        texts.insert(0, line_grammar.of(match.line.text).text)
+    code = codes.of(texts[0]) or codes.of(said)
     if code is None or code.general:
         code = codes.of(event.texts) or code
     component = components.of(

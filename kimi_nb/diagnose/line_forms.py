@@ -64,6 +64,7 @@ WRAPPERS = tuple(
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
         r"\[(?P<stage>Stage-\d+)\] ",
+        rf"\[[A-Z]+\d+\] (?={_DAY} {_CLOCK} )",  # a tag behind the process: a loader's group
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
@@ -173,6 +174,10 @@ NATIVE = tuple(
         ),
         ("tensorrt", rf"\[(?P<who>TensorRT-LLM)\]\[{_LEVEL}\] "),
         (
+            "turbomind",
+            rf"\[(?P<who>TM)\]\[{_LEVEL}\](?:\[\d{{4}}\.[\d:.]+\])?(?:\[(?P<source>[\w.]+:\d+)\])? ",
+        ),
+        (
             "slurm",
             r"(?P<who>slurmstepd|srun): (?P<level>error|fatal): "
             r"(?=(?:(?P<node>[\w.-]+): task (?P<task>\d+):)?)",
@@ -198,7 +203,7 @@ NATIVE = tuple(
         ),
         ("bare", rf"\[(?:{_LEVEL}|(?P<low>err|ERR|error|fatal|warn|warning|info|debug))\]:? +"),
         ("bare", rf"(?:\d\d-\d\d \d\d:\d\d:\d\d )?{_LEVEL} (?=[A-Z])"),
-        ("timed", r"\d\d-\d\d \d\d:\d\d:\d\d (?=[A-Z])"),
+        ("timed", rf"\d\d-\d\d \d\d:\d\d:\d\d (?=[A-Z])|{_DAY} {_CLOCK} - (?=[A-Z])"),
         ("sglang", rf"\[(?:{_DAY}|\d\d-\d\d) {_CLOCK}\] "),
     )
 )

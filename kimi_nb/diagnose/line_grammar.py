@@ -203,7 +203,7 @@ def of(line: str) -> Said:
             (
                 _label(found.parts),
                 "" if found.parts else found.named,
-                found.stage if found.rank is None and not found.pid else "",
+                found.stage if found.rank is None else "",
                 ended if ended and (found.parts or ended != rank) else "",
             ),
         )

@@ -32,6 +32,7 @@ DRAWS = {
         "rank_forms",
         "thirteenth_draw",
         "fourteenth_draw",
+        "devices_by_number",
     )
 }
 FAILURES = DRAWS["failures"]
