@@ -33,6 +33,7 @@ _NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
 _IN_LINE = re.compile(
     r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
 )
+_CODE = re.compile(r"\s{4,}(?:raise|return|assert|except|print|logger?\.\w+)\b ?[\w(]")
 # Above the frames of a thread, the innermost of which stands first, when a process aborts.
 _STACK = re.compile(r"(?:(?P<mine>Current thread|Stack)|Thread)\b.*\(most recent call first\)")
 _CAUSED = "direct cause of the following exception"
@@ -107,9 +108,20 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
             event.inside, event.link = False, ""
             event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
             return True
-        event.inside = not calm and _flat(event, line)
+        event.inside = not calm and (_flat(event, line) or _wrapped(event, said))
         return event.inside
     return _explains(event, said, line)
+
+
+def source_code(said: Said) -> bool:
+    """Return whether a line is source code of a traceback, which names what it would say."""
+    return bool(_CODE.match(said.text))
+
+
+def _wrapped(event: Event, said: Said) -> bool:
+    """Return whether a line is the rest of one that was too long for a terminal."""
+    bare = bool(event.said.process) and not (said.process or said.level)
+    return bare and not gravity.reports_error(said)
 
 
 def _flat(event: Event, line: Line) -> bool:

@@ -65,6 +65,7 @@ class Events:
         """Take a line; return the event to which it belongs, or None if it reports no error."""
         said = self._bared(line_grammar.of(line.text))
         self.ranks.take(said)
+        match = None if event_lines.source_code(said) else match
         if _NPU_WARNING.search(said.text):
             self._warned = said, line
         if _IGNORED in said.text:

@@ -70,7 +70,8 @@ WRAPPERS = tuple(
         r"\[\d+\] (?=\[rank\d)",  # a pid
         # a host, as pdsh writes it
         r"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3}): ?"
-        rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called)",
+        rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called|"
+        r"[\w.-]+:\d+:\d+ \[\d)",
         # a host, or a service, as programs that start others write it
         rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
@@ -140,7 +141,10 @@ NATIVE = tuple(
             rf"(?:\[{_DAY} {_CLOCK}\] )?(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] "
             r"(?:(?P<source>[\w./]+:\d+) )?(?P<who>NCCL|NVSHMEM|RCCL) (?P<level>INFO|WARN|ERROR) ",
         ),
-        ("nccl", r"\[(?P<local>\d+)\] (?P<source>[\w./]+:\d+) (?P<who>NCCL) (?P<level>INFO|WARN) "),
+        (
+            "nccl",
+            r"(?:\[(?P<local>\d+)\] )?(?:(?P<source>[\w./]+:\d+) )?(?P<who>NCCL) (?P<level>INFO|WARN) ",
+        ),
         (
             "torch",
             r"\[(?P<level>[DIWEF])(?:\d{3,4} [\d:.]+)? (?P<source>[\w./]+:\d+)\] ?"

@@ -54,7 +54,7 @@ ERRORS: tuple[str, ...] = (
 )
 # What programs without levels say, wherever it stands: what comes before is not known here.
 ERRORS += tuple(
-    one.replace("|^", "|").removeprefix("^")
+    one.replace("|^", "|").removeprefix("^").removesuffix(".*: ")
     for part in ("broken", "complaints")
     for one in gravity.words(part)
 )
