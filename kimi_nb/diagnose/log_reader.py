@@ -15,6 +15,7 @@ from kimi_nb.diagnose import (
     log_sources,
     memory_note,
     prefilter,
+    progress,
 )
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
@@ -31,7 +32,6 @@ _POD = re.compile(r"\[pod/([\w.-]{1,253})/[\w.-]{1,63}\] ")
 _SAMPLE = 1 << 16  # bytes that show whose log it is
 _LINES = 400  # and lines
 _FAR = 400  # lines to go back in search of a time
-_ASKED, _ANSWERED = b'"POST /v1/', b'" 200'  # as uvicorn tells of a request
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,8 @@ def _take(
         looked += not prefilter.only_ranks(among)
         if not brief:
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)
+        if not brief:
+            sight.goes_on(progress.signs(block, told, begin, sight.doubts))
         number += _ends(block, done, begin)
         done, told = begin, begin + len(line)
         text = line_grammar.own(log_lines.plain(line.decode("utf-8", "replace")))
@@ -137,7 +139,8 @@ def _take(
             among,
         )
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
-    if sight.serves is None and (at := _reply(block)) >= 0:
+    sight.goes_on(progress.signs(block, told, len(block), sight.doubts) if not brief else 0)
+    if sight.serves is None and (at := progress.reply(block)) >= 0:
         text = log_lines.plain(block[at:].partition(b"\n")[0].decode("utf-8", "replace"))
         at_line = first + _ends(block, 0, at) + 1
         sight.serves = _line(source, at_line, text, _time(block, at, time))
@@ -149,20 +152,6 @@ def _line(source: Source, number: int, text: str, time: str) -> Line:
     named = _POD.match(text) if text.startswith("[pod/") else None
     node = named[1] if named else source.node
     return Line(node, source.rank, source.name, number, text, time)
-
-
-def _reply(block: bytes) -> int:
-    """Return the offset of the first line that tells of an answered request, or -1.
-
-    It shows that the engine served where the line of its start is gone, as after a rotation.
-    """
-    at = block.find(_ASKED)
-    while at >= 0:
-        end = block.find(b"\n", at)
-        if _ANSWERED in block[at : end if end >= 0 else len(block)]:
-            return block.rfind(b"\n", 0, at) + 1
-        at = block.find(_ASKED, end) if end >= 0 else -1
-    return -1
 
 
 def _explain(

@@ -33,6 +33,7 @@ from kimi_nb.diagnose.matching import Line, Match
 
 _SHOWN = 5  # error lines that are kept of one rank
 _SOON = 60  # lines after which a program has ended
+_GOES_ON = 3  # answers, or batches, after which an engine has outlived an error
 
 
 class Untold(NamedTuple):
@@ -56,6 +57,7 @@ class Sight:
         self._errors: dict[int | None, list[tuple[Line, Event]]] = {}
         self._waits: Match | None = None
         self._quiet = 0  # the last line after it that shows no progress
+        self.doubts = 0  # signs of work that would show that the engine has outlived the last error
         self._stops = False
         self.brief = False  # whether only one line for each pattern is taken
         self.program = ""  # whose log it is, where that is no engine
@@ -84,6 +86,8 @@ class Sight:
             self._waits, self._quiet = match, line.number
         elif line.number == self._quiet + 1 and (error or self._stops):
             self._quiet = line.number
+        if error:
+            self.doubts = _GOES_ON
         if event is not None and match is None:
             self._unknown(line, event)
         elif event is None and prefilter.SERVES in line.text:
@@ -91,6 +95,10 @@ class Sight:
             # It was started again. In brief the order of the lines is not known.
             if not self.brief:
                 self._stops, self.stop = False, None
+
+    def goes_on(self, signs: int) -> None:
+        """Note signs of work, such as answered requests, after the lines so far."""
+        self.doubts = max(0, self.doubts - signs)
 
     def end(self, lines: int) -> None:
         """Finish the log, which has this many lines.
@@ -127,9 +135,16 @@ class Sight:
     def _served(self) -> None:
         """Drop what was said before the engine began to answer, by a library or by no rank.
 
-        An engine that came up all the same, and of which nothing else is told, is well.
+        An engine that came up all the same, and of which nothing else is told, is well. So is one that
+        goes on working for long after what did not end it.
         """
-        if self.serves is None or any(not _by_the_way(one, self.serves) for one in self.events):
+        if self.serves is None:
+            return
+        outlived = not (self.doubts or self.brief)
+        if any(
+            not (_by_the_way(one, self.serves) or (outlived and _may_be_outlived(one)))
+            for one in self.events
+        ):
             return
         for event in self.events:
             event.harmless = "served"
@@ -190,6 +205,19 @@ def _by_the_way(event: Event, serves: Line) -> bool:
     if event.said.grammar in gravity.LIBRARIES:
         return not event.frames
     return event.rank is None and not gravity.dies(event.texts)
+
+
+def _may_be_outlived(event: Event) -> bool:
+    """Return whether an event is an error that ended nobody, as far as it tells.
+
+    What an engine's own processes raise, and what tells of another rank's end, is none.
+    """
+    said = event.said
+    ended = gravity.native(event.texts) or gravity.dies(event.texts) or said.level == "FATAL"
+    if event.matches or event.frames or ended or event_roles.follows(event):
+        return False
+    own = said.speaker.startswith(("EngineCore", "Worker", "VllmWorker", "RayWorker"))
+    return said.grammar in gravity.LIBRARIES or not (own or event.raised)
 
 
 def rank_of(line: Line) -> int | None:
