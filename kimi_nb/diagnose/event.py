@@ -18,7 +18,7 @@ HEADS = re.compile(r"(?:Traceback \(most recent call last\)|terminated with exce
 _FRAGMENT = re.compile(r'\s*File "[^"]+", line \d|\s{4,}\S|[\s~^]+$')
 _NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E\d{5}\[PID: \d+\]|\[PID: \d+\] ")
 # What CANN and torch_npu write above what they have to say.
-_NPU_HEADS = re.compile(r"ERR\d{5} \w+ call .*failed\.?$|E\d{5}: Inner Error!?$")
+NPU_HEADS = re.compile(r"ERR\d{5} \w+ call .*failed\.?$|E[A-Z\d]\d{4}: Inner Error!?$")
 # What an exception says only of others: the next one in the chain is the one that counts.
 HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
@@ -99,9 +99,10 @@ class Event:
         """The line that says most."""
         if self.root is not None and (self.root.text or not self.matches):
             return self.root.line
-        if not (HEADS.search(self.said.text) or _NPU_HEADS.match(self.said.text)):
+        if not (HEADS.search(self.said.text) or NPU_HEADS.match(self.said.text)):
             return self.lines[0]
-        below = (one for one in self.lines if _NPU_SAYS.match(line_grammar.of(one.text).text))
+        said = ((one, line_grammar.of(one.text).text) for one in self.lines)
+        below = (one for one, text in said if _NPU_SAYS.match(text) and not NPU_HEADS.match(text))
         return next(below, self.shown or self.lines[0])
 
     @property

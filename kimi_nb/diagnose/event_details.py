@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from kimi_nb.diagnose import gravity
-from kimi_nb.diagnose.event import Event, Raised
+from kimi_nb.diagnose.event import NPU_HEADS, Event, Raised
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line
 
@@ -33,7 +33,7 @@ _NPU_CALL = re.compile(
     r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"
     r"ACL \w+ \w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
 )
-CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
+CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}(?:: |\[PID: )|\[PID: \d+\] ")
 
 # What is said in the words of one process above a traceback that names none.
 _ANNOUNCES = re.compile(r"\bhit an exception:? *$")
@@ -61,6 +61,14 @@ def framed(event: Event, path: str) -> list[str]:
     return [path, *event.frames] if event.stack and len(event.frames) < _FRAMES else event.frames
 
 
+def take_rank(event: Event, said: Said) -> None:
+    """Note who wrote a line of an event, where that is not known, or only by the device's number."""
+    device = isinstance(event.rank, str) and event.rank.startswith("[")
+    better = device and said.rank is not None and said.process == event.said.process
+    if event.rank is None or better:
+        event.rank, event.label = said.rank, said.label
+
+
 def place_actor(event: Event, text: str) -> None:
     """Note the actor of Ray in which an event began, where a line tells of it."""
     actor = _ACTOR.search(text)
@@ -86,7 +94,8 @@ def tells_place(event: Event, text: str) -> bool:
 def explains_npu(said: Said, event: Event) -> bool:
     """Return whether a line is of the block that CANN prints below a failed call of the NPU."""
     block = said.grammar == "torch_npu" or CANN_BLOCK.match(said.text)
-    return bool(block) and not event.inside and bool(_NPU_CALL.search(event.texts))
+    below = bool(block) and not event.inside
+    return below and bool(NPU_HEADS.match(event.said.text) or _NPU_CALL.search(event.texts))
 
 
 def nameless(node: str) -> str:

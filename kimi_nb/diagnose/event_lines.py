@@ -102,8 +102,7 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
         if found:
             event.raised.append(event_details.raised(found, line, text, event.link, event.frames))
             event.lines.append(line)
-            if event.rank is None:
-                event.rank, event.label = said.rank, said.label
+            event_details.take_rank(event, said)
             event_details.place_actor(event, text)
             event.inside, event.link = False, ""
             event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
@@ -164,6 +163,7 @@ def _explains(event: Event, said: Said, line: Line) -> bool:
         ):
             event.raised.append(event_details.raised(found, line, text))
             event.lines.append(line)
+            event_details.take_rank(event, said)
             event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
             return True
     if said.process and not event_details.of_one(said, event.said):
@@ -175,8 +175,7 @@ def _explains(event: Event, said: Said, line: Line) -> bool:
     if (said.level and not record) or native or _NAMED.match(text):
         return False
     _says_native(event, said, line)
-    if event.rank is None:
-        event.rank, event.label = said.rank, said.label
+    event_details.take_rank(event, said)
     if event.rank is None and (device := _NPU_DEVICE.search(text)):
         event.rank, event.label = int(device[1]), device[1]
     event.lines.append(line)
