@@ -18,7 +18,9 @@ HEADS = re.compile(r"(?:Traceback \(most recent call last\)|terminated with exce
 _FRAGMENT = re.compile(r'\s*File "[^"]+", line \d|\s{4,}\S|[\s~^]+$')
 _NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E\d{5}\[PID: \d+\]|\[PID: \d+\] ")
 # What CANN and torch_npu write above what they have to say.
-NPU_HEADS = re.compile(r"ERR\d{5} \w+ call .*failed\.?$|E[A-Z\d]\d{4}: Inner Error!?$")
+NPU_HEADS = re.compile(
+    r"(?:ERR\d{5} \w+ call .*failed\.?|\bE[A-Z\d]\d{4}: Inner Error!?)$", re.MULTILINE
+)
 # What an exception says only of others: the next one in the chain is the one that counts.
 HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
@@ -98,12 +100,20 @@ class Event:
     def line(self) -> Line:
         """The line that says most."""
         if self.root is not None and (self.root.text or not self.matches):
-            return self.root.line
+            hollow = NPU_HEADS.match(self.root.text)
+            return (self._below(self.root.line) if hollow else None) or self.root.line
         if not (HEADS.search(self.said.text) or NPU_HEADS.match(self.said.text)):
             return self.lines[0]
-        said = ((one, line_grammar.of(one.text).text) for one in self.lines)
-        below = (one for one, text in said if _NPU_SAYS.match(text) and not NPU_HEADS.match(text))
-        return next(below, self.shown or self.lines[0])
+        return self._below(self.lines[0]) or self.shown or self.lines[0]
+
+    def _below(self, head: Line) -> Line | None:
+        """Return what CANN says below a line that says nothing."""
+        below = (line for line in self.lines if line.number >= head.number)
+        said = ((line, line_grammar.of(line.text).text) for line in below)
+        return next(
+            (line for line, text in said if _NPU_SAYS.match(text) and not NPU_HEADS.match(text)),
+            None,
+        )
 
     @property
     def key(self) -> str:

@@ -31,7 +31,7 @@ _ACTOR = re.compile(r"\bray::\S+ \(pid=(?P<pid>\d+), ip=(?P<ip>[\w.:]+)")
 # A failed call of the NPU, and what CANN prints below it.
 _NPU_CALL = re.compile(
     r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"
-    r"ACL \w+ \w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
+    r"ACL \w+ \w+ failed|call aclnn\w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
 )
 CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}(?:: |\[PID: )|\[PID: \d+\] ")
 
@@ -62,9 +62,13 @@ def framed(event: Event, path: str) -> list[str]:
 
 
 def take_rank(event: Event, said: Said) -> None:
-    """Note who wrote a line of an event, where that is not known, or only by the device's number."""
+    """Note who wrote a line of an event, where that is not known, or only by a number of its device.
+
+    The number that torch_npu tells is one in a group of many.
+    """
     device = isinstance(event.rank, str) and event.rank.startswith("[")
-    better = device and said.rank is not None and said.process == event.said.process
+    vague = device or (event.said.grammar == "torch_npu" and "Worker" in said.speaker)
+    better = vague and said.rank is not None and said.process == event.said.process
     if event.rank is None or better:
         event.rank, event.label = said.rank, said.label
 
@@ -95,7 +99,7 @@ def explains_npu(said: Said, event: Event) -> bool:
     """Return whether a line is of the block that CANN prints below a failed call of the NPU."""
     block = said.grammar == "torch_npu" or CANN_BLOCK.match(said.text)
     below = bool(block) and not event.inside
-    return below and bool(NPU_HEADS.match(event.said.text) or _NPU_CALL.search(event.texts))
+    return below and bool(NPU_HEADS.search(event.texts) or _NPU_CALL.search(event.texts))
 
 
 def nameless(node: str) -> str:

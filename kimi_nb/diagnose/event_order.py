@@ -24,6 +24,7 @@ _DIED = re.compile(r"^A worker died or was killed")
 _WATCHDOG = re.compile(r"[Ww]atchdog thread terminated with exception")
 _OF_DEVICE = re.compile(r"\b(?:CUDA|HIP|ACL|NPU)\b|^E[A-Z]\d{4}\b|^\[Error\]: ")
 _QUOTED = re.compile(r"Worker failed with error|RayTaskError")
+_QUOTES, _QUOTE = 20, 80  # different quotations that are looked for, and characters of each
 
 
 def ordered(found: Sequence[Candidate]) -> list[Candidate]:
@@ -32,7 +33,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
     The time of an event is that of the first error of its process: what a process says last may
     only sum up what it said before.
     """
-    kept = _late(_lost(_special(_hearsay(_watchdogs(found)))))
+    kept = _late(_lost(_special(_hearsay(_watchdogs(_unquoted(found))))))
     when = _timed(kept)
     begun = _begun(kept, when)
     firm = any(one.role is Role.ROOT and not one.death for one in kept)
@@ -86,6 +87,27 @@ def _key(one: Candidate) -> str:
 def quoted(one: Candidate) -> bool:
     """Return whether an event only repeats what another process raised."""
     return bool(_QUOTED.search(one.line.text))
+
+
+def _unquoted(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with the reports of a worker's error put last that the worker itself tells."""
+    reports = {
+        one.match.found["key"][:_QUOTE]: False
+        for one in found
+        if one.match is not None and one.match.signature.id == "worker-failed"
+    }
+    for said in [*reports][:_QUOTES]:
+        reports[said] = any(
+            said in one.event.texts
+            for one in found
+            if one.match is None or one.match.signature.id != "worker-failed"
+        )
+    return [
+        replace(one, role=Role.WRAPPER)
+        if one.match is not None and reports.get(one.match.found.get("key", "")[:_QUOTE], False)
+        else one
+        for one in found
+    ]
 
 
 def _timed(found: Sequence[Candidate]) -> list[str]:

@@ -35,7 +35,9 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     """
     for event in events:
         _take_told(event, ranks)
-    named = _Processes(one for one in events if one.rank is not None and not _by_device(one))
+    known = [one for one in events if one.rank is not None and not _by_device(one)]
+    # The number that torch_npu tells is one in a group of many.
+    named = _Processes(sorted(known, key=lambda one: one.said.grammar == "torch_npu"))
     for event in events:
         if event.rank is None or _by_device(event):
             _take(event, named.of(event))

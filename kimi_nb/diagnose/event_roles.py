@@ -114,7 +114,7 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
     )
     texts = [said, own, all_of_it]
     # What a signature knows says more than what else is told.
-    if match is not None and not (match.signature.general or match.signature.cascade):
+    if match is not None and not match.signature.general:
         texts.insert(0, line_grammar.of(match.line.text).text)
     code = codes.of(texts[0]) or codes.of(said)
     if code is None or code.general:

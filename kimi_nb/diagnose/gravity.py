@@ -67,7 +67,7 @@ PROGRESS = re.compile(
 
 @functools.cache
 def words(of: str) -> tuple[str, ...]:
-    """Return the expressions of one part of the file: "broken", "complaints" or "death"."""
+    """Return the expressions of one part of the file: "broken", "complaints", "lost" or "death"."""
     return tuple(data_files.facts("diagnose/error_words")[of])
 
 
@@ -105,6 +105,11 @@ def native(text: str) -> bool:
 def complains(said: Said) -> bool:
     """Return whether a program that writes no level complains of what may not be why it ended."""
     return not said.level and bool(_pattern("complaints").search(said.text))
+
+
+def loses(text: str) -> bool:
+    """Return whether a text tells that a request, or who was at the other end, is lost."""
+    return bool(_pattern("lost").search(text))
 
 
 def dies(text: str) -> re.Match[str] | None:

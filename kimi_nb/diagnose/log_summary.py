@@ -210,11 +210,14 @@ def _by_the_way(event: Event, serves: Line) -> bool:
 def _may_be_outlived(event: Event) -> bool:
     """Return whether an event is an error that ended nobody, as far as it tells.
 
-    What an engine's own processes raise, and what tells of another rank's end, is none.
+    What an engine's own processes raise, and what tells of a request that is lost or of another
+    rank's end, is none.
     """
     said = event.said
     ended = gravity.native(event.texts) or gravity.dies(event.texts) or said.level == "FATAL"
-    if event.matches or event.frames or ended or event_roles.follows(event):
+    if event.matches or event.frames or ended or gravity.loses(event.texts):
+        return False
+    if event_roles.follows(event):
         return False
     own = said.speaker.startswith(("EngineCore", "Worker", "VllmWorker", "RayWorker"))
     return said.grammar in gravity.LIBRARIES or not (own or event.raised)

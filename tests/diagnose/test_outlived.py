@@ -76,6 +76,20 @@ def test_what_came_before_the_end_of_an_engine_is_told_with_it(tmp_path):
     assert found.first is not None and not found.ok
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "send completion[0] with error on rdmap132s0/0x55: Work Request Flushed Error",
+        "Failed to connect to 192.0.2.9: no answer",
+        "the endpoint was disconnected",
+    ],
+)
+def test_a_request_that_is_lost_is_told_though_others_are_answered(said, tmp_path):
+    error = f"[1795326611.281418] [ctx-0:3412 :0]     srd_iface.c:221  UCX  ERROR {said}"
+    first = examined(tmp_path, error, *[ANSWER] * 5).first
+    assert first is not None and first.text == error
+
+
 @pytest.mark.parametrize("error", ENDS)
 def test_who_ended_is_told_though_others_go_on(error, tmp_path):
     first = examined(tmp_path, error, *[ANSWER] * 5).first
