@@ -27,7 +27,7 @@ _TYPE = (
 _REST = r"(?:\(\w+\))?(?:: (?P<text>.*)|:? *$)"
 # Within a traceback anything that is dotted, or one word, is an exception; elsewhere it may be a logger's.
 _RAISED = re.compile(
-    rf"(?P<type>{_TYPE}|Exception|[a-z_]\w*(?:\.\w+)+|(?=\w*[a-z])[A-Z]\w+(?=: )){_REST}"
+    rf"(?P<type>{_TYPE}|Exception|[a-z_][\w.]*\.(?:[A-Z]\w*|\w+(?=: ))|(?=\w*[a-z])[A-Z]\w+(?=: )){_REST}"
 )
 _NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
 _IN_LINE = re.compile(

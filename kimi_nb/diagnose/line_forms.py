@@ -49,7 +49,7 @@ WRAPPERS = tuple(
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
-        r"(?=[\[(A-Z\d])",  # stern: pod and container
+        r"(?=[\[(A-Z\d]| +File \"| {3,}\S)",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
         r"[\w.-]+ +\| ?",  # docker compose
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is

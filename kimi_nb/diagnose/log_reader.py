@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.diagnose import (
     kubernetes_objects,
     line_grammar,
+    line_wrappers,
     log_lines,
     log_sources,
     memory_note,
@@ -71,7 +72,9 @@ def read(source: Source) -> Read:
             return Read(source, sight, len(begins), no)
         for block in _in_lines(begins, blocks):
             if not size:
-                sight.engine, sight.program = _whose(block)
+                begun = _beginning(block)
+                sight.wrapper = line_wrappers.of(begun)
+                sight.engine, sight.program = _whose(begun)
                 memory = memory_note.lines_of(block)
             size += len(block)
             if last:
@@ -104,14 +107,20 @@ def _in_lines(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield kubernetes_objects.lines(b"".join(held).decode("utf-8", "replace")).encode()
 
 
-def _whose(block: bytes) -> tuple[bool, str]:
+def _beginning(block: bytes) -> list[str]:
+    """Return the first lines of a log."""
+    lines = block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]
+    return [log_lines.plain(line) for line in lines]
+
+
+def _whose(lines: Sequence[str]) -> tuple[bool, str]:
     """Return whether a file begins as those of engines and of the programs around them do, and whose.
 
     The second is "router" where the first program that names itself is one, else "".
     """
     engine = False
-    for line in block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]:
-        said = line_grammar.of(log_lines.plain(line))
+    for line in lines:
+        said = line_grammar.of(line)
         engine = engine or bool(said.grammar or said.speaker)
         if said.speaker:
             return engine, "router" if said.speaker == "router" else ""
@@ -133,25 +142,26 @@ def _take(
             sight.goes_on(progress.signs(block, told, begin, sight.doubts))
         number += _ends(block, done, begin)
         done, told = begin, begin + len(line)
-        text = line_grammar.own(log_lines.plain(line.decode("utf-8", "replace")))
-        sight.take(
-            _line(source, number + 1, text, _time(block, begin, time)),
-            among,
-        )
+        sight.take(_line(sight, source, number + 1, line, _time(block, begin, time)), among)
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
-    sight.goes_on(progress.signs(block, told, len(block), sight.doubts) if not brief else 0)
+    if not brief:
+        sight.goes_on(progress.signs(block, told, len(block), sight.doubts))
     if sight.serves is None and (at := progress.reply(block)) >= 0:
-        text = log_lines.plain(block[at:].partition(b"\n")[0].decode("utf-8", "replace"))
+        raw = block[at:].partition(b"\n")[0]
         at_line = first + _ends(block, 0, at) + 1
-        sight.serves = _line(source, at_line, text, _time(block, at, time))
+        sight.serves = _line(sight, source, at_line, raw, _time(block, at, time))
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
 
 
-def _line(source: Source, number: int, text: str, time: str) -> Line:
+def _line(sight: Sight, source: Source, number: int, raw: bytes, time: str) -> Line:
     """Return a line; its node is the pod that kubectl logs --prefix names, or that of the file."""
-    named = _POD.match(text) if text.startswith("[pod/") else None
+    text = log_lines.plain(raw.decode("utf-8", "replace"))
+    bare = line_wrappers.bare(text, sight.wrapper)
+    own = line_grammar.own(bare)
+    named = _POD.match(own) if own.startswith("[pod/") else None
+    before = text.removesuffix(bare) if own is bare else ""
     node = named[1] if named else source.node
-    return Line(node, source.rank, source.name, number, text, time)
+    return Line(node, source.rank, source.name, number, own, time, before)
 
 
 def _explain(
@@ -169,8 +179,7 @@ def _explain(
         after = block.find(b"\n", at) + 1 or len(block)
         number += _ends(block, done, at)
         done = at
-        text = line_grammar.own(log_lines.plain(block[at:after].decode("utf-8", "replace")))
-        sight.follow(_line(source, number + 1, text, _time(block, at, time)))
+        sight.follow(_line(sight, source, number + 1, block[at:after], _time(block, at, time)))
         at = after
     return done, number
 

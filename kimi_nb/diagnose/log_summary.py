@@ -11,6 +11,7 @@ Example::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -61,6 +62,7 @@ class Sight:
         self._stops = False
         self.brief = False  # whether only one line for each pattern is taken
         self.program = ""  # whose log it is, where that is no engine
+        self.wrapper: re.Pattern[str] | None = None  # what stands before each of its lines
         self.engine = False  # whether it looks like the log of an engine or a program around it
 
     @property
