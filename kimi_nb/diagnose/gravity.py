@@ -60,6 +60,8 @@ _OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|pro
 OF_REQUESTS = re.compile(
     r"serving\w*\.py|ASGI application|entrypoints/openai|preprocess|Request \S+ failed"
 )
+# A task of an event loop, whose exception ends nothing else.
+_OF_TASK = re.compile(r"^(?:Task|Future) exception was never retrieved|^Exception in callback ")
 PROGRESS = re.compile(
     r"throughput: |\" 200 OK|(?:Decode|Prefill) batch|HTTP/1\.[01]\" 4\d\d", re.IGNORECASE
 )
@@ -110,6 +112,11 @@ def complains(said: Said) -> bool:
 def loses(text: str) -> bool:
     """Return whether a text tells that a request, or who was at the other end, is lost."""
     return bool(_pattern("lost").search(text))
+
+
+def of_task(said: Said) -> bool:
+    """Return whether an exception is that of a task, or of a request, of an API server."""
+    return said.speaker in ("APIServer", "ApiServer") or bool(_OF_TASK.match(said.text))
 
 
 def dies(text: str) -> re.Match[str] | None:

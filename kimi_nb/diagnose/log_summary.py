@@ -28,7 +28,7 @@ from kimi_nb.diagnose import (
     stopping,
 )
 from kimi_nb.diagnose.event import Event
-from kimi_nb.diagnose.event_roles import Candidate
+from kimi_nb.diagnose.event_roles import Candidate, Role
 from kimi_nb.diagnose.events import Events
 from kimi_nb.diagnose.matching import Line, Match
 
@@ -212,17 +212,19 @@ def _by_the_way(event: Event, serves: Line) -> bool:
 def _may_be_outlived(event: Event) -> bool:
     """Return whether an event is an error that ended nobody, as far as it tells.
 
-    What an engine's own processes raise, and what tells of a request that is lost or of another
-    rank's end, is none.
+    An exception ends a process, but that of a task of the API server. What tells of a request that is
+    lost, or of another rank's end, is none.
     """
-    said = event.said
-    ended = gravity.native(event.texts) or gravity.dies(event.texts) or said.level == "FATAL"
-    if event.matches or event.frames or ended or gravity.loses(event.texts):
+    ended = gravity.native(event.texts) or gravity.dies(event.texts)
+    if event.matches or ended or event.said.level == "FATAL":
         return False
-    if event_roles.follows(event):
+    if (event.raised or event.frames) and not gravity.of_task(event.said):
         return False
-    own = said.speaker.startswith(("EngineCore", "Worker", "VllmWorker", "RayWorker"))
-    return said.grammar in gravity.LIBRARIES or not (own or event.raised)
+    told = event_roles.of(event, "", None)
+    moves = event.said.grammar in gravity.LIBRARIES or (
+        told.component is not None and told.component.transport
+    )
+    return told.role < Role.CASCADE and not (moves and gravity.loses(event.texts))
 
 
 def rank_of(line: Line) -> int | None:

@@ -23,6 +23,22 @@ STATISTICS = (
 )
 UCX = "[1795326611.281418] [ctx-0:3412 :0]     cuda_ipc_cache.c:295  UCX  ERROR   cuMemImportFromShareableHandle failed: invalid resource handle"
 METRICS = "ERROR 11-22 05:49:20 [exporter.py:88] The spans could not be sent to the collector"
+SAID = (
+    METRICS,
+    "ERROR 11-22 05:49:20 [usage_lib.py:210] Failed to send usage data to the server",
+    "(Worker_TP1 pid=7) ERROR 11-22 05:49:01 [custom_all_reduce.py:299] no peer access between these devices",
+    "(Worker_TP1 pid=7) [2026-11-22 05:49:51,159] LMCache ERROR: the controller's queue is full (worker.py:360:lmcache.v1.x)",
+    "[11/22/2026-05:49:05] [TRT-LLM] [RANK 2] [E] [Autotuner] Failed when profiling runner=Moe, tactic=3",
+    "2026-11-22T05:49:18Z ERROR vllm_router::metrics: cannot read the metrics of one worker",
+    "ERROR:asyncio:Task exception was never retrieved",
+    "(APIServer pid=77) ERROR 11-22 05:49:20 [parser.py:140] Error in extracting a tool call.",
+)
+TRACE = (
+    "Traceback (most recent call last):",
+    '  File "/opt/vllm/parser.py", line 3, in run',
+    "    run()",
+    "KeyError: 'name'",
+)
 # What ends an engine, or a part of it, whoever goes on.
 ENDS = (
     "/opt/serve.sh: line 7: 233 Killed vllm serve moonshotai/Kimi-K2.5 --port 8001",
@@ -53,6 +69,14 @@ def examined(folder: Path, *lines: str) -> doctor.Report:
 def test_an_error_after_which_an_engine_goes_on_answering_is_no_failure(error, after, tmp_path):
     found = examined(tmp_path, error, error, *after)
     assert found.ok and not (found.also or found.cascade or found.unknown), found
+
+
+@pytest.mark.parametrize("error", SAID)
+def test_any_error_may_be_outlived_but_one_that_ends_a_process(error, tmp_path):
+    before = error[: error.index("Error in")] if "Error in" in error else ""
+    trace = [before + line for line in TRACE] if "exception" in error or before else []
+    assert examined(tmp_path, error, *trace, *[ANSWER] * 3).ok
+    assert not examined(tmp_path, ANSWER, error, *trace).ok
 
 
 @pytest.mark.parametrize(
