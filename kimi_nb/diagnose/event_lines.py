@@ -19,7 +19,7 @@ NEAR = 3  # lines between an announcement and its traceback
 _DETAILS = 12  # lines that are kept of an event
 
 TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
-FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
+FRAME = re.compile(r'\s*File "{1,2}(?P<path>[^"]+)"{1,2}, line \d+(?:, in (?P<name>\S+))?')
 _TYPE = (
     r"(?!nccl[A-Z])[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
     r"|Exhausted|Empty|Refused|Shutdown)\w*"

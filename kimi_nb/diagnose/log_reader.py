@@ -73,7 +73,9 @@ def read(source: Source) -> Read:
         for block in _in_lines(begins, blocks):
             if not size:
                 begun = _beginning(block)
-                sight.wrapper = line_wrappers.of(begun)
+                sight.wrapper = line_wrappers.of(
+                    [log_lines.plain(one) for one in begun[: line_wrappers.LINES]]
+                )
                 sight.engine, sight.program = _whose(begun)
                 memory = memory_note.lines_of(block)
             size += len(block)
@@ -109,8 +111,7 @@ def _in_lines(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _beginning(block: bytes) -> list[str]:
     """Return the first lines of a log."""
-    lines = block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]
-    return [log_lines.plain(line) for line in lines]
+    return block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]
 
 
 def _whose(lines: Sequence[str]) -> tuple[bool, str]:
@@ -120,7 +121,7 @@ def _whose(lines: Sequence[str]) -> tuple[bool, str]:
     """
     engine = False
     for line in lines:
-        said = line_grammar.of(line)
+        said = line_grammar.of(log_lines.plain(line))
         engine = engine or bool(said.grammar or said.speaker)
         if said.speaker:
             return engine, "router" if said.speaker == "router" else ""
