@@ -136,8 +136,8 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
 
 def _names_more(component: Component, code: Code) -> bool:
     """Return whether the words tell more of the part than a code, which is that of any kernel."""
-    return code.component == "kernel" and (
-        component.id == "deepep" or (code.general and component.id == "hccl")
+    return (code.component == "kernel" and component.id == "deepep") or (
+        code.general and component.id == "hccl"
     )
 
 

@@ -32,6 +32,7 @@ DRAWS = {
         "rank_forms",
         "thirteenth_draw",
         "fourteenth_draw",
+        "fifteenth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

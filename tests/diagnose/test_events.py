@@ -127,6 +127,23 @@ def test_source_code_may_have_lost_its_indent(tmp_path):
     assert (first.exception, first.text) == ("FluxError", "FluxError: gone")
 
 
+def test_an_exception_within_a_group_is_the_one_that_counts(tmp_path):
+    first = examined(
+        tmp_path,
+        "ERROR:    Exception in ASGI application",
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "starlette/_utils.py", line 79, in collapse_excgroups',
+        "  |     yield",
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "vllm/v1/worker/x.py", line 3, in run',
+        "    | FluxError: gone",
+        "    +------------------------------------",
+    ).first
+    assert first.exception == "FluxError" and first.text.endswith("FluxError: gone")
+
+
 def test_the_cause_of_a_chain_counts(tmp_path):
     found = examined(
         tmp_path,
