@@ -32,6 +32,11 @@ _POD = re.compile(r"\[pod/([\w.-]{1,253})/[\w.-]{1,63}\] ")
 _SAMPLE = 1 << 16  # bytes that show whose log it is
 _LINES = 400  # and lines
 _FAR = 400  # lines to go back in search of a time
+# By which words engines and programs around them tell that they serve.
+_SERVES = (
+    *(b'" 200', b"status=200", b"throughput", b"ready to roll", b"Started HTTPService"),
+    *(b"health check ok", b"Router ready", b"Uvicorn running on", b"shutdown complete"),
+)
 _ASKED, _ANSWERED = b'"POST /v1/', b'" 200'  # as uvicorn tells of a request
 
 
@@ -147,6 +152,8 @@ def _take(
         raw = block[at:].partition(b"\n")[0]
         at_line = first + _ends(block, 0, at) + 1
         sight.serves = _line(sight, source, at_line, raw, _time(block, at, time))
+    if not sight.goes_on and sight.unsure:
+        sight.goes_on = any(words in block for words in _SERVES)
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
 
 

@@ -60,6 +60,7 @@ class Sight:
         self._stops = False
         self.brief = False  # whether only one line for each pattern is taken
         self.program = ""  # whose log it is, where that is no engine
+        self.goes_on = False  # whether something was served, though no line says that it begins
         self.wrapper: re.Pattern[str] | None = None  # what stands before each of its lines
         self.engine = False  # whether it looks like the log of an engine or a program around it
 
@@ -67,6 +68,11 @@ class Sight:
     def open(self) -> bool:
         """Whether the lines that follow explain an error: `follow` wants them."""
         return self._events.open
+
+    @property
+    def unsure(self) -> bool:
+        """Whether something was complained of that may be no failure."""
+        return any(map(_complains, self._events.all))
 
     def follow(self, line: Line) -> None:
         """Process a line that indicates nothing by itself, after one that does."""
@@ -106,7 +112,8 @@ class Sight:
             if event.stopped and event_roles.follows(event):
                 event.harmless = "stopped"
             # A complaint is why a program ended only where it ended soon after, and never served.
-            if _complains(event) and (self.serves or lines - event.first.number > _SOON):
+            late = lines - event.first.number > _SOON
+            if _complains(event) and (self.serves or self.goes_on or late):
                 event.harmless = "served"
         self._served()
         if self._waits is not None and self._quiet == lines:

@@ -110,6 +110,9 @@ def test_a_complaint_is_named_only_where_nothing_else_is_told(tmp_path):
     up = "(APIServer pid=7) INFO:     Application startup complete."
     assert examined(tmp_path / "c", "starting", complaint, up).ok
     assert examined(tmp_path / "d", up, complaint).ok
+    ready = "[2026-11-22 05:49:01] The server is fired up and ready to roll!"
+    assert examined(tmp_path / "e", complaint, ready).ok
+    assert examined(tmp_path / "f", complaint, *["loading"] * 80).ok
 
 
 def test_the_rank_among_all_counts_before_that_in_one_group(tmp_path):
