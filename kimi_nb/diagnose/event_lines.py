@@ -19,7 +19,7 @@ NEAR = 3  # lines between an announcement and its traceback
 _DETAILS = 12  # lines that are kept of an event
 
 TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
-FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
+FRAME = re.compile(r'\s*File "{1,2}(?P<path>[^"]+)"{1,2}, line \d+(?:, in (?P<name>\S+))?')
 _TYPE = (
     r"(?!nccl[A-Z])[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
     r"|Exhausted|Empty|Refused|Shutdown)\w*"
@@ -33,6 +33,8 @@ _NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
 _IN_LINE = re.compile(
     r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
 )
+# The border of a group of exceptions.
+GROUP = re.compile(r"\s*[|+](?:-\+-+ \d+ -+)? ?")
 _CODE = re.compile(r"\s{4,}(?:raise|return|assert|except|print|logger?\.\w+)\b ?[\w(]")
 # Above the frames of a thread, the innermost of which stands first, when a process aborts.
 _STACK = re.compile(r"(?:(?P<mine>Current thread|Stack)|Thread)\b.*\(most recent call first\)")
@@ -52,6 +54,8 @@ _NPU_DEVICE = re.compile(r"^\[ERROR\] [\d:-]+ \(PID:\d+, Device:(\d+), RankID:")
 
 def form_of(before: str) -> re.Pattern[str] | None:
     """Return the form of what stands before a traceback, whatever its numbers are, or None."""
+    if "Exception Group" in before or before.strip() == "|":
+        return GROUP
     parts = re.split(r"\d+", before)
     return re.compile(r"\d+".join(map(re.escape, parts))) if before.strip() else None
 
@@ -77,8 +81,10 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
         event.link = "cause" if _CAUSED in text else "handling"
         return True
     if TRACEBACK.search(text):
-        wordless = bool(event.raised) and not event.raised[-1].text and not event.moved_on
-        again = event.link or event.inside or wordless
+        last = event.raised[-1] if event.raised else None
+        wordless = last is not None and not last.text and not event.moved_on
+        group = last is not None and last.type.endswith("ExceptionGroup")
+        again = event.link or event.inside or wordless or group
         if again and not said.calm:
             event.inside = True
             return True

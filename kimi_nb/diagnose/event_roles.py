@@ -23,8 +23,6 @@ from kimi_nb.diagnose.matching import Line, Match
 
 # Whoever stops a node may reach a rank before its launcher: the rank has ended, and not failed.
 _STOPPED = re.compile(r"^rank \d+ failed: signal SIG(?:TERM|INT|HUP)\b")
-# What a library says where another line of the same log tells more.
-_GENERAL = re.compile(r"NIXL_ERR_BACKEND")
 _SHUTDOWN = re.compile(r"SIGTERM|SIGINT|KeyboardInterrupt|shutting down", re.IGNORECASE)
 REMOTE = re.compile(
     r"(?:from remote rank: ?\[?|[Rr]emote rank(?:_?id)?: ?\[?|\bRanks? (?=\d+ failed to pass)|"
@@ -33,7 +31,7 @@ REMOTE = re.compile(
 
 
 @functools.cache
-def _words(role: str) -> re.Pattern[str]:
+def words(role: str) -> re.Pattern[str]:
     """Return the words of a role (data/diagnose/role_words.yaml)."""
     return re.compile("|".join(data_files.facts("diagnose/role_words")[role]))
 
@@ -109,7 +107,7 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
     said = root.said if root is not None else event.said.text
     # The words of who only passes an exception on tell nothing of where it was raised.
     own, all_of_it = (
-        _words("wrapper").sub("", text) if root is not None else text
+        words("wrapper").sub("", text) if root is not None else text
         for text in (event.said.text, event.texts)
     )
     texts = [said, own, all_of_it]
@@ -141,8 +139,8 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
 
 def _names_more(component: Component, code: Code) -> bool:
     """Return whether the words tell more of the part than a code, which is that of any kernel."""
-    return code.component == "kernel" and (
-        component.id == "deepep" or (code.general and component.id == "hccl")
+    return (code.component == "kernel" and component.id == "deepep") or (
+        code.general and component.id == "hccl"
     )
 
 
@@ -173,20 +171,20 @@ def _role(event: Event, match: Match | None, said: str, death: bool) -> Role:
         return Role.CASCADE if match.signature.cascade else Role.ROOT
     if death:
         return Role.ROOT
-    if _words("cascade").search(said):
+    if words("cascade").search(said):
         return Role.CASCADE
     if match is not None and match.signature.cascade:
         return Role.CASCADE
-    if _words("exit").search(said):
+    if words("exit").search(said):
         return Role.EXIT
-    if _GENERAL.search(said) or (
+    if words("general").search(said) or (
         match is None and event.root is None and gravity.complains(event.said)
     ):
         return Role.GENERAL
     # An exception without words is one all the same, where its frames are there.
     hollow = event.root is None or not (event.root.text or event.frames)
     if match is None or match.signature.id == "worker-died":
-        if _words("wrapper").search(said) or (hollow and _words("wrapper").search(event.said.text)):
+        if words("wrapper").search(said) or (hollow and words("wrapper").search(event.said.text)):
             return Role.WRAPPER
         if _SHUTDOWN.search(said):
             return Role.WRAPPER

@@ -89,7 +89,9 @@ class Events:
     def _bared(self, said: Said) -> Said:
         """Return a line without what the same program wrote before the traceback that it goes on with."""
         last = self._last
-        if last is None or last.before is None or not (last.inside or last.link):
+        if last is None or last.before is None:
+            return said
+        if not (last.inside or last.link or last.before is event_lines.GROUP):
             return said
         before = last.before.match(said.text)
         if before is None:

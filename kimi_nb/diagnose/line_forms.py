@@ -43,6 +43,7 @@ WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
         r"(?:(?:#033|ESC|\^\[)?\[(?:[0-9;]+m(?!\])|m(?![\]a-z])) ?)+",  # a colour as syslog writes it, or without its escape
+        r"\d{10,13},\"?(?=#033|\(|[A-Z])",  # a table of CloudWatch
         r"\d{1,2}(?:;\d{1,2})*m ?(?=[(\[A-Z])",  # and what is left of one
         r"std(?:err|out): ?",
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation

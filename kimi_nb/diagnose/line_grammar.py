@@ -44,8 +44,8 @@ _LEVELS = {
 }
 CALM = ("DEBUG", "INFO", "WARNING")  # levels of which no line is a cause
 GRAVE = ("ERROR", "FATAL")
-# What follows a line: how often Ray has seen it, and the border of a terminal's pane.
-_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$")
+# What follows a line: how often Ray has seen it, the border of a terminal's pane, and a return as syslog writes it.
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$|#015\"?$")
 _JSON_LEVELS = ("level", "severity", "lvl", "levelname", "log.level")
 _JSON_LEVEL = re.compile(rf'"(?:{"|".join(map(re.escape, _JSON_LEVELS))})": ?"\w+"')
 _PART = re.compile(r"((?:[A-Z]+_)*[A-Z]+|)(\d+)")

@@ -44,7 +44,7 @@ _TRACED = re.compile(r"Traceback \(most recent call last\)|  File \"[^\"]+\", li
 
 def of(lines: Sequence[str]) -> re.Pattern[str] | None:
     """Return the form of what stands before the lines of a log, or None if nothing does."""
-    told = [line for line in lines if line.strip()][:LINES]
+    told = [line for line in lines[:LINES] if line.strip()]
     known = any(one.match(line) for one in (BEHIND, *SPEAKERS, *_NATIVE) for line in told[:_FEW])
     if known or len(told) < _FEW:
         return None

@@ -33,6 +33,11 @@ _POD = re.compile(r"\[pod/([\w.-]{1,253})/[\w.-]{1,63}\] ")
 _SAMPLE = 1 << 16  # bytes that show whose log it is
 _LINES = 400  # and lines
 _FAR = 400  # lines to go back in search of a time
+# By which words engines and programs around them tell that they serve.
+_SERVES = (
+    *(b'" 200', b"status=200", b"throughput", b"ready to roll", b"Started HTTPService"),
+    *(b"health check ok", b"Router ready", b"Uvicorn running on", b"shutdown complete"),
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,9 @@ def read(source: Source) -> Read:
         for block in _in_lines(begins, blocks):
             if not size:
                 begun = _beginning(block)
-                sight.wrapper = line_wrappers.of(begun)
+                sight.wrapper = line_wrappers.of(
+                    [log_lines.plain(one) for one in begun[: line_wrappers.LINES]]
+                )
                 sight.engine, sight.program = _whose(begun)
                 memory = memory_note.lines_of(block)
             size += len(block)
@@ -109,8 +116,7 @@ def _in_lines(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _beginning(block: bytes) -> list[str]:
     """Return the first lines of a log."""
-    lines = block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]
-    return [log_lines.plain(line) for line in lines]
+    return block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]
 
 
 def _whose(lines: Sequence[str]) -> tuple[bool, str]:
@@ -120,7 +126,7 @@ def _whose(lines: Sequence[str]) -> tuple[bool, str]:
     """
     engine = False
     for line in lines:
-        said = line_grammar.of(line)
+        said = line_grammar.of(log_lines.plain(line))
         engine = engine or bool(said.grammar or said.speaker)
         if said.speaker:
             return engine, "router" if said.speaker == "router" else ""
@@ -139,17 +145,19 @@ def _take(
         if not brief:
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)
         if not brief:
-            sight.goes_on(progress.signs(block, told, begin, sight.doubts))
+            sight.works(progress.signs(block, told, begin, sight.doubts))
         number += _ends(block, done, begin)
         done, told = begin, begin + len(line)
         sight.take(_line(sight, source, number + 1, line, _time(block, begin, time)), among)
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
     if not brief:
-        sight.goes_on(progress.signs(block, told, len(block), sight.doubts))
+        sight.works(progress.signs(block, told, len(block), sight.doubts))
     if sight.serves is None and (at := progress.reply(block)) >= 0:
         raw = block[at:].partition(b"\n")[0]
         at_line = first + _ends(block, 0, at) + 1
         sight.serves = _line(sight, source, at_line, raw, _time(block, at, time))
+    if not sight.goes_on and sight.unsure:
+        sight.goes_on = any(words in block for words in _SERVES)
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
 
 

@@ -62,6 +62,7 @@ class Sight:
         self._stops = False
         self.brief = False  # whether only one line for each pattern is taken
         self.program = ""  # whose log it is, where that is no engine
+        self.goes_on = False  # whether something was served, though no line says that it begins
         self.wrapper: re.Pattern[str] | None = None  # what stands before each of its lines
         self.engine = False  # whether it looks like the log of an engine or a program around it
 
@@ -69,6 +70,11 @@ class Sight:
     def open(self) -> bool:
         """Whether the lines that follow explain an error: `follow` wants them."""
         return self._events.open
+
+    @property
+    def unsure(self) -> bool:
+        """Whether something was complained of that may be no failure."""
+        return any(map(_complains, self._events.all))
 
     def follow(self, line: Line) -> None:
         """Process a line that indicates nothing by itself, after one that does."""
@@ -98,7 +104,7 @@ class Sight:
             if not self.brief:
                 self._stops, self.stop = False, None
 
-    def goes_on(self, signs: int) -> None:
+    def works(self, signs: int) -> None:
         """Note signs of work, such as answered requests, after the lines so far."""
         self.doubts = max(0, self.doubts - signs)
 
@@ -114,7 +120,8 @@ class Sight:
             if event.stopped and event_roles.follows(event):
                 event.harmless = "stopped"
             # A complaint is why a program ended only where it ended soon after, and never served.
-            if _complains(event) and (self.serves or lines - event.first.number > _SOON):
+            late = lines - event.first.number > _SOON
+            if _complains(event) and (self.serves or self.goes_on or late):
                 event.harmless = "served"
         self._served()
         if self._waits is not None and self._quiet == lines:

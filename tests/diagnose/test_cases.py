@@ -33,6 +33,7 @@ DRAWS = {
         "thirteenth_draw",
         "fourteenth_draw",
         "devices_by_number",
+        "fifteenth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

@@ -110,6 +110,9 @@ def test_a_complaint_is_named_only_where_nothing_else_is_told(tmp_path):
     up = "(APIServer pid=7) INFO:     Application startup complete."
     assert examined(tmp_path / "c", "starting", complaint, up).ok
     assert examined(tmp_path / "d", up, complaint).ok
+    ready = "[2026-11-22 05:49:01] The server is fired up and ready to roll!"
+    assert examined(tmp_path / "e", complaint, ready).ok
+    assert examined(tmp_path / "f", complaint, *["loading"] * 80).ok
 
 
 def test_the_rank_among_all_counts_before_that_in_one_group(tmp_path):
@@ -125,6 +128,23 @@ def test_source_code_may_have_lost_its_indent(tmp_path):
     lines = [TRACE[0], *frames, *frames, "FluxError: gone", "Exit"]
     first = examined(tmp_path, *lines).first
     assert (first.exception, first.text) == ("FluxError", "FluxError: gone")
+
+
+def test_an_exception_within_a_group_is_the_one_that_counts(tmp_path):
+    first = examined(
+        tmp_path,
+        "ERROR:    Exception in ASGI application",
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "starlette/_utils.py", line 79, in collapse_excgroups',
+        "  |     yield",
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "vllm/v1/worker/x.py", line 3, in run',
+        "    | FluxError: gone",
+        "    +------------------------------------",
+    ).first
+    assert first.exception == "FluxError" and first.text.endswith("FluxError: gone")
 
 
 def test_the_cause_of_a_chain_counts(tmp_path):
