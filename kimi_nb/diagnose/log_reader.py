@@ -145,13 +145,13 @@ def _take(
         if not brief:
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)
         if not brief:
-            sight.works(progress.signs(block, told, begin, sight.doubts))
+            sight.works(block, told, begin)
         number += _ends(block, done, begin)
         done, told = begin, begin + len(line)
         sight.take(_line(sight, source, number + 1, line, _time(block, begin, time)), among)
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
     if not brief:
-        sight.works(progress.signs(block, told, len(block), sight.doubts))
+        sight.works(block, told, len(block))
     if sight.serves is None and (at := progress.reply(block)) >= 0:
         raw = block[at:].partition(b"\n")[0]
         at_line = first + _ends(block, 0, at) + 1

@@ -24,6 +24,7 @@ from kimi_nb.diagnose import (
     log_lines,
     matching,
     prefilter,
+    progress,
     repetitions,
     stopping,
 )
@@ -35,6 +36,7 @@ from kimi_nb.diagnose.matching import Line, Match
 _SHOWN = 5  # error lines that are kept of one rank
 _SOON = 60  # lines after which a program has ended
 _GOES_ON = 3  # answers, or batches, after which an engine has outlived an error
+_FAR = 8 << 20  # bytes after an error in which they are looked for
 
 
 class Untold(NamedTuple):
@@ -58,7 +60,9 @@ class Sight:
         self._errors: dict[int | None, list[tuple[Line, Event]]] = {}
         self._waits: Match | None = None
         self._quiet = 0  # the last line after it that shows no progress
-        self.doubts = 0  # signs of work that would show that the engine has outlived the last error
+        # Signs of work that would show that the engine has outlived the last error, and the bytes in
+        # which they are looked for.
+        self._doubts = self._patience = 0
         self._stops = False
         self.brief = False  # whether only one line for each pattern is taken
         self.program = ""  # whose log it is, where that is no engine
@@ -95,7 +99,7 @@ class Sight:
         elif line.number == self._quiet + 1 and (error or self._stops):
             self._quiet = line.number
         if error:
-            self.doubts = _GOES_ON
+            self._doubts, self._patience = _GOES_ON, _FAR
         if event is not None and match is None:
             self._unknown(line, event)
         elif event is None and prefilter.SERVES in line.text:
@@ -104,9 +108,12 @@ class Sight:
             if not self.brief:
                 self._stops, self.stop = False, None
 
-    def works(self, signs: int) -> None:
-        """Note signs of work, such as answered requests, after the lines so far."""
-        self.doubts = max(0, self.doubts - signs)
+    def works(self, block: bytes, begin: int, end: int) -> None:
+        """Note signs of work, such as answered requests, between two lines that were examined."""
+        if self._doubts and self._patience > 0:
+            end = min(end, begin + self._patience)
+            self._patience -= end - begin
+            self._doubts -= progress.signs(block, begin, end, self._doubts)
 
     def end(self, lines: int) -> None:
         """Finish the log, which has this many lines.
@@ -149,7 +156,7 @@ class Sight:
         """
         if self.serves is None:
             return
-        outlived = not (self.doubts or self.brief)
+        outlived = not (self._doubts or self.brief)
         if any(
             not (_by_the_way(one, self.serves) or (outlived and _may_be_outlived(one)))
             for one in self.events
