@@ -21,6 +21,7 @@ _NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E\d{5}\[PID: \d+\]|\[PID: \d+
 NPU_HEADS = re.compile(
     r"(?:ERR\d{5} \w+ call .*failed\.?|\bE[A-Z\d]\d{4}: Inner Error!?)$", re.MULTILINE
 )
+_NPU_ABOVE = re.compile(r"The [Ii]nner error is reported as above")
 # What an exception says only of others: the next one in the chain is the one that counts.
 HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
@@ -100,6 +101,8 @@ class Event:
     def line(self) -> Line:
         """The line that says most."""
         if self.root is not None and (self.root.text or not self.matches):
+            if _NPU_ABOVE.match(self.root.text) and self.said.grammar in ("atb", "cann"):
+                return self.lines[0]
             hollow = NPU_HEADS.match(self.root.text)
             return (self._below(self.root.line) if hollow else None) or self.root.line
         if not (HEADS.search(self.said.text) or NPU_HEADS.match(self.said.text)):

@@ -49,6 +49,8 @@ def test_a_headline_is_told_where_nothing_stands_below(head, tmp_path):
         "Task run failed, device_id=5, stream_id=41",
         "TsdOpen failed. devId=5, tdt error=31",
         "get device info failed, devId(5) ret(87)",
+        "open failed, logicDeviceId[5], error[31]",
+        "[init][ra]phy_id(5) link down",
         "opData information is deviceId:[5], index[1402]",
         "The error from device(chipId:5, dieId:0), serial number is 7",
     ],
@@ -56,6 +58,24 @@ def test_a_headline_is_told_where_nothing_stands_below(head, tmp_path):
 def test_a_device_is_named_by_its_number(text, tmp_path):
     found = first(tmp_path, plog("RUNTIME", text))
     assert (found.rank, found.label, found.component) == (5, "device 5", "device")
+
+
+def test_an_exception_that_points_above_is_less_than_what_stands_there(tmp_path):
+    above = "[2026-11-22 05:49:20.118] [error] [4410] [operation_base.cpp:273] Linear InferShape fail, error code: 8"
+    text = (
+        "RuntimeError: The Inner error is reported as above. The process exits for this inner error"
+    )
+    found = first(
+        tmp_path,
+        above,
+        f"(Worker_TP2 pid=4410) ERROR 11-22 05:49:20 [multiproc_executor.py:870] {text}",
+    )
+    assert (found.text, found.rank) == (above, "TP2")
+
+
+def test_a_rank_in_brackets_that_failed(tmp_path):
+    line = "2026-11-22 05:49:19,840 - lmdeploy - ERROR - base.py:53 - RuntimeError: rank[2] failed with error: gone"
+    assert first(tmp_path, line).rank == 2
 
 
 @pytest.mark.parametrize("said", [(), ("WorkerProc hit an exception.",)])
