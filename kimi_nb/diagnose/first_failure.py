@@ -28,7 +28,7 @@ from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.plan.spec import Plan
 
-_LONGEST = 300  # characters of a line that are shown
+_LONGEST = 500  # characters of a line that are shown
 _END = 100  # of which so many at its end, where an exception says what it is
 _KEY = 40  # characters by which that is found
 _SAID = 1000  # characters of what a node or a service said

@@ -69,7 +69,7 @@ def test_a_frame_is_named_only_where_nothing_else_is_told(tmp_path):
 
 
 def test_of_a_long_line_the_beginning_and_the_end_are_shown(tmp_path):
-    line = worker(1, f"transfer failed for {'9' * 400} with KVTransferError(7): nobody answers")
+    line = worker(1, f"transfer failed for {'9' * 600} with KVTransferError(7): nobody answers")
     first = examined(tmp_path, line).first
     assert first.text.startswith(line[:60]) and first.text.endswith("nobody answers")
     assert len(first.text) < len(line)
