@@ -102,9 +102,7 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
 
     ``program`` is whose log it is, for what is written without a name.
     """
-    match = _best(event.matches)
-    root = event.root
-    said = root.said if root is not None else event.said.text
+    match, root, said = _best(event.matches), event.root, _says(event)
     # The words of who only passes an exception on tell nothing of where it was raised.
     own, all_of_it = (
         words("wrapper").sub("", text) if root is not None else text
@@ -131,10 +129,18 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
         component = components.by_id(code.component)
     if component is None and match is not None:
         component = components.of([match.signature.cause], "", [], "")
-    death = bool(gravity.dies(said) or (root is None and gravity.dies(event.texts)))
-    return Candidate(
-        event, node, rank, match, _role(event, match, said, death), death, code, component
-    )
+    death = _dies(event)
+    return Candidate(event, node, rank, match, _role(event, match, death), death, code, component)
+
+
+def _says(event: Event) -> str:
+    """Return what an event says: its exception, or else its first line."""
+    return event.root.said if event.root is not None else event.said.text
+
+
+def _dies(event: Event) -> bool:
+    dies = gravity.dies(_says(event)) or (event.root is None and gravity.dies(event.texts))
+    return bool(dies)
 
 
 def _names_more(component: Component, code: Code) -> bool:
@@ -146,7 +152,7 @@ def _names_more(component: Component, code: Code) -> bool:
 
 def follows(event: Event) -> bool:
     """Return whether an event only follows from something else."""
-    return of(event, "", None).role >= Role.CASCADE
+    return _role(event, _best(event.matches), _dies(event)) >= Role.CASCADE
 
 
 def _best(matches: Sequence[Match]) -> Match | None:
@@ -158,7 +164,8 @@ def _best(matches: Sequence[Match]) -> Match | None:
     return ranked[0] if ranked else None
 
 
-def _role(event: Event, match: Match | None, said: str, death: bool) -> Role:
+def _role(event: Event, match: Match | None, death: bool) -> Role:
+    said = _says(event)
     if match is not None and match.signature.waits:
         return Role.WAITS
     if match is not None and match.signature.id == "rank-died":
