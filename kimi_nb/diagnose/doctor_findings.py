@@ -139,7 +139,7 @@ def _known(match: Match, placed: Placed, when: str) -> Finding:
         line.file,
         line.number,
         line.time,
-        first_failure.short(line.text),
+        first_failure.short(line.whole),
         signature.help,
         signature.refs,
         signature.see,
@@ -181,7 +181,7 @@ def _first(
             cause=explanation.accused(guilty),
             file=line.file,
             line=line.number,
-            text=first_failure.short(line.text),
+            text=first_failure.short(line.whole),
         )
     return replace(
         found,
@@ -233,7 +233,7 @@ def _unknown(guilty: Candidate, told: explanation.Explanation, placed: Placed) -
         line.file,
         line.number,
         line.time,
-        first_failure.short(line.text),
+        first_failure.short(line.whole, guilty.event.key),
         told.help,
         (),
         told.see,
@@ -257,5 +257,5 @@ def _untold(mine: log_summary.Untold, placed: Placed) -> Unknown:
         line.file,
         line.number,
         line.time,
-        tuple(first_failure.short(one.text) for one in mine.lines),
+        tuple(first_failure.short(one.whole) for one in mine.lines),
     )

@@ -14,7 +14,14 @@ from kimi_nb.diagnose.matching import Line, Match
 
 # A line of which only those below tell what it is about.
 HEADS = re.compile(r"(?:Traceback \(most recent call last\)|terminated with exception): *$")
-_NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b")
+# A part of a traceback whose head is gone.
+_FRAGMENT = re.compile(r'\s*File "[^"]+", line \d|\s{4,}\S|[\s~^]+$')
+_NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E\d{5}\[PID: \d+\]|\[PID: \d+\] ")
+# What CANN and torch_npu write above what they have to say.
+NPU_HEADS = re.compile(
+    r"(?:ERR\d{5} \w+ call .*failed\.?|\bE[A-Z\d]\d{4}: Inner Error!?)$", re.MULTILINE
+)
+_NPU_ABOVE = re.compile(r"The [Ii]nner error is reported as above")
 # What an exception says only of others: the next one in the chain is the one that counts.
 HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
@@ -48,8 +55,8 @@ class Event:
 
     The others are for `events`, while lines are added: how many lines were, the level at which its
     frames are written, whether the next line is of a traceback, how the next exception is linked to
-    the last, the innermost frame that was shown, what stands before its lines, whether its program
-    has begun another record since, and whether the frames are those of the thread that aborted
+    the last, the innermost frame that was shown, what stands before its lines, the form of what a
+    program that is not known writes before each of them, whether its program has begun another record since, and whether the frames are those of the thread that aborted
     (None: of a traceback).
     """
 
@@ -69,6 +76,7 @@ class Event:
     link: str = ""
     shown: Line | None = None
     indent: str = ""
+    before: re.Pattern[str] | None = None
     moved_on: bool = False
     stack: bool | None = None
 
@@ -93,17 +101,36 @@ class Event:
     def line(self) -> Line:
         """The line that says most."""
         if self.root is not None and (self.root.text or not self.matches):
-            return self.root.line
-        if not HEADS.search(self.said.text):
+            if _NPU_ABOVE.match(self.root.text) and self.said.grammar in ("atb", "cann"):
+                return self.lines[0]
+            hollow = NPU_HEADS.match(self.root.text)
+            return (self._below(self.root.line) if hollow else None) or self.root.line
+        if not (HEADS.search(self.said.text) or NPU_HEADS.match(self.said.text)):
             return self.lines[0]
-        below = (one for one in self.lines if _NPU_SAYS.match(line_grammar.of(one.text).text))
-        return next(below, self.shown or self.lines[0])
+        return self._below(self.lines[0]) or self.shown or self.lines[0]
+
+    def _below(self, head: Line) -> Line | None:
+        """Return what CANN says below a line that says nothing."""
+        below = (line for line in self.lines if line.number >= head.number)
+        said = ((line, line_grammar.of(line.text).text) for line in below)
+        return next(
+            (line for line, text in said if _NPU_SAYS.match(text) and not NPU_HEADS.match(text)),
+            None,
+        )
+
+    @property
+    def key(self) -> str:
+        """What its line is about: the message of its exception, or the exception."""
+        return (self.root.text or self.root.type) if self.root is not None else ""
 
     @property
     def bare(self) -> bool:
-        """Whether it is no more than the head of what would have told of it."""
+        """Whether it is no more than the head, or a part, of what would have told of it."""
+        said = self.said.text
         return (
-            self.root is None and self.line is self.lines[0] and bool(HEADS.search(self.said.text))
+            self.root is None
+            and (self.line is self.lines[0] or self.line is self.shown)
+            and bool(HEADS.search(said) or _FRAGMENT.match(said))
         )
 
     @property

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from kimi_nb.diagnose import gravity
-from kimi_nb.diagnose.event import Event, Raised
+from kimi_nb.diagnose.event import NPU_HEADS, Event, Raised
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line
 
@@ -31,9 +31,9 @@ _ACTOR = re.compile(r"\bray::\S+ \(pid=(?P<pid>\d+), ip=(?P<ip>[\w.:]+)")
 # A failed call of the NPU, and what CANN prints below it.
 _NPU_CALL = re.compile(
     r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"
-    r"ACL \w+ \w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
+    r"ACL \w+ \w+ failed|call aclnn\w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
 )
-CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
+CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}(?:: |\[PID: )|\[PID: \d+\] ")
 
 # What is said in the words of one process above a traceback that names none.
 _ANNOUNCES = re.compile(r"\bhit an exception:? *$")
@@ -46,7 +46,7 @@ def announces(before: Said, said: Said) -> bool:
 
 def ends(event: Event) -> bool:
     """Return whether an event tells how another process ended: what is raised below only follows."""
-    return bool(gravity.DEATH.search(event.texts)) or _DIED in event.said.text
+    return bool(gravity.dies(event.texts)) or _DIED in event.said.text
 
 
 def sums_up(event: Event, text: str) -> bool:
@@ -59,6 +59,18 @@ def framed(event: Event, path: str) -> list[str]:
     if event.stack is None:
         return [*event.frames[-_FRAMES + 1 :], path]
     return [path, *event.frames] if event.stack and len(event.frames) < _FRAMES else event.frames
+
+
+def take_rank(event: Event, said: Said) -> None:
+    """Note who wrote a line of an event, where that is not known, or only by a number of its device.
+
+    The number that torch_npu tells is one in a group of many.
+    """
+    device = isinstance(event.rank, str) and event.rank.startswith("[")
+    vague = device or (event.said.grammar == "torch_npu" and "Worker" in said.speaker)
+    better = vague and said.rank is not None and said.process == event.said.process
+    if event.rank is None or better:
+        event.rank, event.label = said.rank, said.label
 
 
 def place_actor(event: Event, text: str) -> None:
@@ -86,7 +98,8 @@ def tells_place(event: Event, text: str) -> bool:
 def explains_npu(said: Said, event: Event) -> bool:
     """Return whether a line is of the block that CANN prints below a failed call of the NPU."""
     block = said.grammar == "torch_npu" or CANN_BLOCK.match(said.text)
-    return bool(block) and not event.inside and bool(_NPU_CALL.search(event.texts))
+    below = bool(block) and not event.inside
+    return below and bool(NPU_HEADS.search(event.texts) or _NPU_CALL.search(event.texts))
 
 
 def nameless(node: str) -> str:

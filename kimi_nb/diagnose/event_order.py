@@ -15,15 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kimi_nb.diagnose import matching
-from kimi_nb.diagnose.event_roles import Candidate, Role
+from kimi_nb.diagnose.event_roles import Candidate, Role, words
 
-# How a process tells that it aborts, and what Ray says of it afterwards.
-_ABORTED = re.compile(r"^(?:Fatal Python error: |\*\*\* SIG[A-Z]+ received)", re.MULTILINE)
-_DIED = re.compile(r"^A worker died or was killed")
-# What one process only repeats of another.
-_WATCHDOG = re.compile(r"[Ww]atchdog thread terminated with exception")
-_OF_DEVICE = re.compile(r"\b(?:CUDA|HIP|ACL|NPU)\b|^E[A-Z]\d{4}\b|^\[Error\]: ")
-_QUOTED = re.compile(r"Worker failed with error|RayTaskError")
+_QUOTES, _QUOTE = 20, 80  # different quotations that are looked for, and characters of each
 
 
 def ordered(found: Sequence[Candidate]) -> list[Candidate]:
@@ -32,7 +26,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
     The time of an event is that of the first error of its process: what a process says last may
     only sum up what it said before.
     """
-    kept = _late(_lost(_special(_hearsay(_watchdogs(found)))))
+    kept = _late(_lost(_special(_hearsay(_watchdogs(_unquoted(found))))))
     when = _timed(kept)
     begun = _begun(kept, when)
     firm = any(one.role is Role.ROOT and not one.death for one in kept)
@@ -49,9 +43,11 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         untimed = one.death and not one.event.first.time
         return (
             one.role,
+            one.event.bare and one.match is None,
             one.vague
             or (
-                one.role is Role.WRAPPER and (_died(one) or bool(_DIED.search(one.event.said.text)))
+                one.role is Role.WRAPPER
+                and (_died(one) or bool(words("lost").search(one.event.said.text)))
             ),
             # A death explains what happened where nothing else does; it is no rival to a cause that
             # its own log tells, unless its time says that it came before.
@@ -84,7 +80,28 @@ def _key(one: Candidate) -> str:
 
 def quoted(one: Candidate) -> bool:
     """Return whether an event only repeats what another process raised."""
-    return bool(_QUOTED.search(one.line.text))
+    return bool(words("quoted").search(one.line.text))
+
+
+def _unquoted(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with the reports of a worker's error put last that the worker itself tells."""
+    reports = {
+        one.match.found["key"][:_QUOTE]: False
+        for one in found
+        if one.match is not None and one.match.signature.id == "worker-failed"
+    }
+    for said in [*reports][:_QUOTES]:
+        reports[said] = any(
+            said in one.event.texts
+            for one in found
+            if one.match is None or one.match.signature.id != "worker-failed"
+        )
+    return [
+        replace(one, role=Role.WRAPPER)
+        if one.match is not None and reports.get(one.match.found.get("key", "")[:_QUOTE], False)
+        else one
+        for one in found
+    ]
 
 
 def _timed(found: Sequence[Candidate]) -> list[str]:
@@ -115,9 +132,9 @@ def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
     Ray's words come last where the worker tells that it aborts, and who only waits for one that has
     died tells nothing.
     """
-    if any(_ABORTED.search(one.event.texts) for one in found):
+    if any(words("aborted").search(one.event.texts) for one in found):
         found = [
-            replace(one, role=Role.WRAPPER) if _DIED.search(one.event.said.text) else one
+            replace(one, role=Role.WRAPPER) if words("lost").search(one.event.said.text) else one
             for one in found
         ]
     # A worker ended with a word where its library has one.
@@ -139,9 +156,9 @@ def _watchdogs(found: Sequence[Candidate]) -> list[Candidate]:
     for one in found:
         told = any(_may_be_one(one.event.rank, other.event.rank) for other in telling)
         if one.role is Role.ROOT and one.match is None:
-            if one.event.bare and not _WATCHDOG.search(one.event.said.text):
+            if one.event.bare and not words("watchdog").search(one.event.said.text):
                 one = replace(one, role=Role.WRAPPER)
-            elif told and _WATCHDOG.search(one.event.texts):
+            elif told and words("watchdog").search(one.event.texts):
                 one = replace(one, role=Role.GENERAL)
         out.append(one)
     return out
@@ -149,10 +166,12 @@ def _watchdogs(found: Sequence[Candidate]) -> list[Candidate]:
 
 def _tells_device(one: Candidate) -> bool:
     """Return whether a program, and no watchdog, says where the error of a device was met."""
-    if _WATCHDOG.search(one.event.texts):
+    if words("watchdog").search(one.event.texts):
         return False
     said = one.event.root.text if one.event.root is not None else one.event.said.text
-    return bool(_OF_DEVICE.search(said)) and bool(one.event.frames or one.event.root is None)
+    return bool(words("of_device").search(said)) and bool(
+        one.event.frames or one.event.root is None
+    )
 
 
 def _may_be_one(rank: int | str | None, other: int | str | None) -> bool:

@@ -17,10 +17,13 @@ from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 _SHOWN = 20  # last lines of a rank's log that a launcher shows
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
 _ANY = "*"  # whatever the host, no name of one
-# What names a rank without a level.
 # How CANN and torch_npu tell the process within what they say.
 _PID = re.compile(r"[(\[]PID: ?(\d+)[,\]]")
-_TELLS = re.compile(r"^MPI_ABORT was invoked on rank")
+# What names a rank without a level.
+_NOTICED = re.compile(
+    r"\bnoticed that process rank \d+ with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)"
+)
+_TELLS = re.compile(r"^MPI_ABORT was invoked on rank|\bnoticed that process rank \d+ ")
 
 
 def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
@@ -32,11 +35,16 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     """
     for event in events:
         _take_told(event, ranks)
-    named = _Processes(one for one in events if one.rank is not None and not _by_device(one))
+    known = [one for one in events if one.rank is not None and not _by_device(one)]
+    # The number that torch_npu tells is one in a group of many.
+    named = _Processes(sorted(known, key=lambda one: one.said.grammar == "torch_npu"))
     for event in events:
         if event.rank is None or _by_device(event):
             _take(event, named.of(event))
-    seen = _Processes(one for one in events if _by_device(one))
+    by_device = [one for one in events if _by_device(one)]
+    for event in by_device:
+        _number_device(event)
+    seen = _Processes(by_device)
     for event in events:
         if event.rank is None and event.said.process:
             _take(event, seen.of(event))
@@ -44,7 +52,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     for at, event in enumerate(events):
         if any(one.signature.id == "rank-died" for one in event.matches):
             ended = event
-        if event.rank is not None and not _by_device(event):
+        if event.rank is not None and not _by_nccl(event):
             continue
         if ended is not None and event.first.number - ended.first.number <= _SHOWN:
             _take(event, ended)
@@ -58,6 +66,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
             event.rank = event.label
         if event.rank is None and (device := rank_words.device_of(event.texts)):
             event.rank = event.label = device
+            _number_device(event)
 
 
 class _Processes:
@@ -108,6 +117,10 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
     later = next((one for one in after if _may_call(one)), None)
     if later is None or later.first.number - event.lines[-1].number > _NEAR:
         return None
+    # A launcher tells the number of the process that ended, which may be another one on this host.
+    ended = _NOTICED.search(later.said.text)
+    if ended and ended["host"] == _host(event) and ended["pid"] != _number(event):
+        return None
     # What the engine itself logs, with its process, is of no other one.
     # NCCL names its process too, which is one of the engine's workers.
     strict = event.said.grammar == "vllm" or (
@@ -115,7 +128,7 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
     )
     if strict and not one_process(event.said, later.said):
         return None
-    return None if _by_device(event) and _elsewhere(event.rank, later.rank) else later
+    return None if _by_nccl(event) and _elsewhere(event.rank, later.rank) else later
 
 
 def _may_call(event: Event) -> bool:
@@ -147,8 +160,20 @@ def _host(event: Event) -> str:
 
 
 def _by_device(event: Event) -> bool:
-    """Return whether an event is known only by the device of its process, as NCCL writes it."""
-    return event.said.grammar == "nccl" and isinstance(event.rank, str) and event.rank[0] == "["
+    """Return whether an event is known only by the device of its process ("[3]")."""
+    return isinstance(event.rank, str) and event.rank.startswith("[")
+
+
+def _by_nccl(event: Event) -> bool:
+    """Return whether NCCL tells the device, which names its process within the host's."""
+    return event.said.grammar == "nccl" and _by_device(event)
+
+
+def _number_device(event: Event) -> None:
+    """Name a device by the number in the words of the log; NCCL writes it in brackets."""
+    if event.rank == rank_words.device_of(event.texts) and _by_device(event):
+        number = int(str(event.rank).strip("[]"))
+        event.rank, event.label = number, f"device {number}"
 
 
 def _elsewhere(device: int | str | None, rank: int | str | None) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kimi_nb.core import data_files
-from kimi_nb.diagnose import codes, components, gravity
+from kimi_nb.diagnose import codes, components, gravity, line_grammar
 from kimi_nb.diagnose.codes import Code
 from kimi_nb.diagnose.components import Component
 from kimi_nb.diagnose.event import Event
@@ -23,8 +23,6 @@ from kimi_nb.diagnose.matching import Line, Match
 
 # Whoever stops a node may reach a rank before its launcher: the rank has ended, and not failed.
 _STOPPED = re.compile(r"^rank \d+ failed: signal SIG(?:TERM|INT|HUP)\b")
-# What a library says where another line of the same log tells more.
-_GENERAL = re.compile(r"NIXL_ERR_BACKEND")
 _SHUTDOWN = re.compile(r"SIGTERM|SIGINT|KeyboardInterrupt|shutting down", re.IGNORECASE)
 REMOTE = re.compile(
     r"(?:from remote rank: ?\[?|[Rr]emote rank(?:_?id)?: ?\[?|\bRanks? (?=\d+ failed to pass)|"
@@ -33,7 +31,7 @@ REMOTE = re.compile(
 
 
 @functools.cache
-def _words(role: str) -> re.Pattern[str]:
+def words(role: str) -> re.Pattern[str]:
     """Return the words of a role (data/diagnose/role_words.yaml)."""
     return re.compile("|".join(data_files.facts("diagnose/role_words")[role]))
 
@@ -77,7 +75,7 @@ class Candidate:
             named = [one for one in self.event.lines if REMOTE.search(one.text)]
             return named[0] if named else self.event.lines[0]
         if self.match is None and self.death and self.event.root is None:
-            ends = [one for one in self.event.lines if gravity.DEATH.search(one.text)]
+            ends = [one for one in self.event.lines if gravity.dies(one.text)]
             return (ends or self.event.lines)[0]
         return self.match.line if self.match is not None else self.event.line
 
@@ -104,16 +102,17 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
 
     ``program`` is whose log it is, for what is written without a name.
     """
-    match = _best(event.matches)
-    root = event.root
-    said = root.said if root is not None else event.said.text
+    match, root, said = _best(event.matches), event.root, _says(event)
     # The words of who only passes an exception on tell nothing of where it was raised.
     own, all_of_it = (
-        _words("wrapper").sub("", text) if root is not None else text
+        words("wrapper").sub("", text) if root is not None else text
         for text in (event.said.text, event.texts)
     )
     texts = [said, own, all_of_it]
-    code = codes.of(said)
+    # What a signature knows says more than what else is told.
+    if match is not None and not match.signature.general:
+        texts.insert(0, line_grammar.of(match.line.text).text)
+    code = codes.of(texts[0]) or codes.of(said)
     if code is None or code.general:
         code = codes.of(event.texts) or code
     component = components.of(
@@ -128,22 +127,32 @@ def of(event: Event, node: str, rank: int | None, program: str = "") -> Candidat
         or (code.table in ("aclError", "cudaError", "CANN") and not _names_more(component, code))
     ):
         component = components.by_id(code.component)
-    death = bool(gravity.DEATH.search(said) or (root is None and gravity.DEATH.search(event.texts)))
-    return Candidate(
-        event, node, rank, match, _role(event, match, said, death), death, code, component
-    )
+    if component is None and match is not None:
+        component = components.of([match.signature.cause], "", [], "")
+    death = _dies(event)
+    return Candidate(event, node, rank, match, _role(event, match, death), death, code, component)
+
+
+def _says(event: Event) -> str:
+    """Return what an event says: its exception, or else its first line."""
+    return event.root.said if event.root is not None else event.said.text
+
+
+def _dies(event: Event) -> bool:
+    dies = gravity.dies(_says(event)) or (event.root is None and gravity.dies(event.texts))
+    return bool(dies)
 
 
 def _names_more(component: Component, code: Code) -> bool:
     """Return whether the words tell more of the part than a code, which is that of any kernel."""
-    return code.component == "kernel" and (
-        component.id == "deepep" or (code.general and component.id == "hccl")
+    return (code.component == "kernel" and component.id == "deepep") or (
+        code.general and component.id == "hccl"
     )
 
 
 def follows(event: Event) -> bool:
     """Return whether an event only follows from something else."""
-    return of(event, "", None).role >= Role.CASCADE
+    return _role(event, _best(event.matches), _dies(event)) >= Role.CASCADE
 
 
 def _best(matches: Sequence[Match]) -> Match | None:
@@ -155,7 +164,8 @@ def _best(matches: Sequence[Match]) -> Match | None:
     return ranked[0] if ranked else None
 
 
-def _role(event: Event, match: Match | None, said: str, death: bool) -> Role:
+def _role(event: Event, match: Match | None, death: bool) -> Role:
+    said = _says(event)
     if match is not None and match.signature.waits:
         return Role.WAITS
     if match is not None and match.signature.id == "rank-died":
@@ -168,18 +178,20 @@ def _role(event: Event, match: Match | None, said: str, death: bool) -> Role:
         return Role.CASCADE if match.signature.cascade else Role.ROOT
     if death:
         return Role.ROOT
-    if _words("cascade").search(said):
+    if words("cascade").search(said):
         return Role.CASCADE
     if match is not None and match.signature.cascade:
         return Role.CASCADE
-    if _words("exit").search(said):
+    if words("exit").search(said):
         return Role.EXIT
-    if _GENERAL.search(said):
+    if words("general").search(said) or (
+        match is None and event.root is None and gravity.complains(event.said)
+    ):
         return Role.GENERAL
     # An exception without words is one all the same, where its frames are there.
     hollow = event.root is None or not (event.root.text or event.frames)
     if match is None or match.signature.id == "worker-died":
-        if _words("wrapper").search(said) or (hollow and _words("wrapper").search(event.said.text)):
+        if words("wrapper").search(said) or (hollow and words("wrapper").search(event.said.text)):
             return Role.WRAPPER
         if _SHUTDOWN.search(said):
             return Role.WRAPPER

@@ -16,54 +16,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from kimi_nb.diagnose import event_details, gravity, line_grammar, process_ranks
-from kimi_nb.diagnose.event import HOLLOW, Event, Raised
+from kimi_nb.diagnose import event_details, event_lines, gravity, line_grammar, process_ranks
+from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line, Match
 
 _AFTER = 12  # lines after an error in which it is explained
 _CALMER = 3  # lines for which one of a calm level counts
-_TRACE = 400  # lines of one traceback, its chain included
-_DETAILS = 12  # lines that are kept of an event
 _MOST = 200  # events of one log; after that only those that a signature knows
-_NEAR = 3  # lines between an announcement and its traceback
-_AMONG = 200  # and where the lines of other processes may be among them
+_AMONG = 200  # lines between an announcement and its traceback, where several processes speak
 
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
-_FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
-_TYPE = (
-    r"(?!nccl[A-Z])[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
-    r"|Exhausted|Empty|Refused|Shutdown)\w*"
-)
-_REST = r"(?:\(\w+\))?(?:: (?P<text>.*)|:? *$)"
-# Within a traceback anything that is dotted is an exception; elsewhere it may be a logger's name.
-_RAISED = re.compile(rf"(?P<type>{_TYPE}|Exception|[a-z_]\w*(?:\.\w+)+){_REST}")
-_NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
-_IN_LINE = re.compile(
-    r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
-)
 _IGNORED = "Exception ignored in"
 # The process that Ray names where it says that a worker died.
 _LOST = re.compile(r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)")
-# Above the frames of a thread, the innermost of which stands first, when a process aborts.
-_STACK = re.compile(r"(?:(?P<mine>Current thread|Stack)|Thread)\b.*\(most recent call first\)")
-_CAUSED = "direct cause of the following exception"
-_HANDLED = "During handling of the above exception"
-
-# How C++ and Rust report an exception: its type on one line, its words on the next.
-_THROWN = re.compile(
-    r"terminate called after throwing an instance of '(?P<type>[^']+)'|panicked at "
-)
-_WHAT = re.compile(r" *what\(\): +(?P<text>.+)")
-_PANIC = re.compile(r"(?P<text>(?!note: |stack backtrace).+)")
-_ELASTIC_RANK = re.compile(r"\s*rank +: (\d+)")
-
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = re.compile(r"NPU warning, error code is \d")
 _BELOW = 8  # lines
-# The device of the process, in a record of the engine.
-_NPU_DEVICE = re.compile(r"^\[ERROR\] [\d:-]+ \(PID:\d+, Device:(\d+), RankID:")
 
 
 class Events:
@@ -93,8 +63,9 @@ class Events:
 
     def take(self, line: Line, match: Match | None, chosen: bool = True) -> Event | None:
         """Take a line; return the event to which it belongs, or None if it reports no error."""
-        said = line_grammar.of(line.text)
+        said = self._bared(line_grammar.of(line.text))
         self.ranks.take(said)
+        match = None if event_lines.source_code(said) else match
         if _NPU_WARNING.search(said.text):
             self._warned = said, line
         if _IGNORED in said.text:
@@ -102,10 +73,10 @@ class Events:
         event = self._of_process(said)
         if gravity.PROGRESS.search(said.text):
             self._go_on(said)
-        if event is not None and self._continues(event, said, line):
+        if event is not None and event_lines.goes_on(event, said, line):
             if match is not None and event.lines[-1] is line:  # not of a line of source code
                 event.matches.append(match)
-            self._left = _TRACE if event.inside or event.link else _AFTER
+            self._left = event_lines.MOST if event.inside or event.link else _AFTER
             return event
         if not chosen or not (
             gravity.reports_error(said)
@@ -114,6 +85,18 @@ class Events:
         ):
             return None
         return self._begin(said, line, match)
+
+    def _bared(self, said: Said) -> Said:
+        """Return a line without what the same program wrote before the traceback that it goes on with."""
+        last = self._last
+        if last is None or last.before is None:
+            return said
+        if not (last.inside or last.link or last.before is event_lines.GROUP):
+            return said
+        before = last.before.match(said.text)
+        if before is None:
+            return said
+        return replace(said, text=said.text[before.end() :], level="", process=last.said.process)
 
     def _again(self, said: Said) -> bool:
         """Return whether a warning tells, not for the first time, of a limit that was reached."""
@@ -174,7 +157,7 @@ class Events:
         return (
             last is not None
             and last.inside
-            and (said.level == last.framed_at or bool(_FRAME.match(said.text)))
+            and (said.level == last.framed_at or bool(event_lines.FRAME.match(said.text)))
         )
 
     def _begin(self, said: Said, line: Line, match: Match | None) -> Event:
@@ -195,10 +178,10 @@ class Events:
             event.remote = f"|{lost['ip']}|{lost['pid']}"
         event_details.place_actor(event, said.text)
         event.harmless = gravity.why_harmless(said)
-        opened = _TRACEBACK.search(said.text)
+        opened = event_lines.TRACEBACK.search(said.text) if "\n" not in said.text else None
         # Where several processes speak at once, other lines stand between.
         own = self._by_process.get(said.process) if said.process else None
-        before, near = (own, _AMONG) if own is not None else (self._last, _NEAR)
+        before, near = (own, _AMONG) if own is not None else (self._last, event_lines.NEAR)
         if (
             opened
             and not (opened.start() and said.grammar == "sglang")  # announced on the same line
@@ -224,9 +207,13 @@ class Events:
             self.all.append(event)
         if opened:
             event.inside, event.traced = True, 0
-            self._left = _TRACE
+            event.before = event_lines.form_of(said.text[: opened.start()])
+            self._left = event_lines.MOST
+        elif event_lines.FRAME.match(said.text):  # of a traceback whose head is gone
+            event_lines.goes_on(event, said, line)
+            self._left = event_lines.MOST
         else:
-            found = _IN_LINE.search(said.text) or _NAMED.match(said.text)
+            found = event_lines.raises(said)
             if found:
                 event.raised.append(event_details.raised(found, line, said.text))
             self._left = _AFTER
@@ -240,114 +227,6 @@ class Events:
             return None
         said, at = self._warned
         return said if at.file == line.file and line.number - at.number <= _BELOW else None
-
-    def _continues(self, event: Event, said: Said, line: Line) -> bool:
-        """Take a line that belongs to an event; return whether it does."""
-        text = said.text.removeprefix(event.indent)
-        event.traced += 1
-        if event.traced > _TRACE:
-            return False
-        if _CAUSED in text or _HANDLED in text:
-            event.link = "cause" if _CAUSED in text else "handling"
-            self._left = _TRACE
-            return True
-        if _TRACEBACK.search(text):
-            wordless = bool(event.raised) and not event.raised[-1].text and not event.moved_on
-            again = event.link or event.inside or wordless
-            if again and not said.calm:
-                event.inside = True
-                self._left = _TRACE
-                return True
-            return False
-        if stack := _STACK.match(text):
-            event.stack, event.inside = bool(stack["mine"]), True
-            event.frames = [] if event.stack else event.frames
-            return True
-        frame = _FRAME.match(text)
-        if frame:
-            event.inside, event.framed_at = True, said.level
-            event.frames = event_details.framed(event, frame["path"])
-            event.shown = line if event.stack is None else event.shown
-            self._left = _TRACE
-            return True
-        if event.inside:
-            if not text.strip() or text[0] in " \t\u2502\u256d\u2570|^":
-                return True
-            # A program that logs what another one says has one level for all of it.
-            calm = said.calm and said.level != event.framed_at
-            found = _RAISED.match(text) if not calm else None
-            if found:
-                event.raised.append(
-                    event_details.raised(found, line, text, event.link, event.frames)
-                )
-                event.lines.append(line)
-                if event.rank is None:
-                    event.rank, event.label = said.rank, said.label
-                event_details.place_actor(event, text)
-                event.inside, event.link = False, ""
-                event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
-                return True
-            event.inside = False
-            return False
-        return self._explains(event, said, line)
-
-    def _explains(self, event: Event, said: Said, line: Line) -> bool:
-        """Take what a process prints after an exception, or below an error of many lines."""
-        text = said.text
-        ranked = _ELASTIC_RANK.match(text) if event.said.text.startswith("Root Cause") else None
-        if ranked and event.rank is None:
-            event.rank, event.label = int(ranked[1]), ranked[1]
-        if ranked:
-            return True
-        if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
-            return False
-        if event_details.of_one(said, event.said) and event_details.tells_place(event, text):
-            event.lines.append(line)
-            return True
-        if event_details.explains_npu(said, event):
-            if event.rank is None and process_ranks.one_process(said, event.said):
-                event.rank, event.label = said.rank, said.label
-            event.lines.append(line)
-            return True
-        # A record of many lines, each of which the engine gives the same beginning.
-        record = said.grammar == "vllm" and said.source == event.said.source
-        if said.calm or (said.level and not said.process and not record):
-            return False
-        # What Ray passes on says itself, below, what it is.
-        if not event.raised or HOLLOW.search(event.raised[-1].type):
-            found = _NAMED.match(text) if not event_details.ends(event) else None
-            if found and (
-                event_details.of_one(said, event.said) or event_details.announces(event.said, said)
-            ):
-                event.raised.append(event_details.raised(found, line, text))
-                event.lines.append(line)
-                event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
-                return True
-        if said.process and not event_details.of_one(said, event.said):
-            return False
-        if said.grammar == "sglang" and not event_details.sums_up(event, text):
-            event.moved_on = True
-            return False
-        native = gravity.native(text) and not event_details.sums_up(event, text)
-        if (said.level and not record) or native or _NAMED.match(text):
-            return False
-        self._says_native(event, said, line)
-        if event.rank is None:
-            event.rank, event.label = said.rank, said.label
-        if event.rank is None and (device := _NPU_DEVICE.search(text)):
-            event.rank, event.label = int(device[1]), device[1]
-        event.lines.append(line)
-        return True
-
-    def _says_native(self, event: Event, said: Said, line: Line) -> None:
-        """Take what programs in C++ and Rust say of an exception on its second line."""
-        thrown = _THROWN.search(event.said.text)
-        if thrown is None or event.raised:
-            return
-        what = (_WHAT if thrown["type"] else _PANIC).match(said.text)
-        if what:
-            kind = (thrown["type"] or "panic").rpartition("::")[2]
-            event.raised.append(Raised(kind, what["text"], line, said.text))
 
     def _go_on(self, said: Said) -> None:
         """Note that the engine goes on: the error before was that of a request."""

@@ -28,7 +28,9 @@ from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.plan.spec import Plan
 
-_LONGEST = 300  # characters of a line that are shown
+_LONGEST = 500  # characters of a line that are shown
+_END = 100  # of which so many at its end, where an exception says what it is
+_KEY = 40  # characters by which that is found
 _SAID = 1000  # characters of what a node or a service said
 
 
@@ -215,12 +217,18 @@ def _unknown(guilty: Candidate, logs: Sequence[Log], plan: Plan) -> Diagnosis:
         node,
         rank if rank is not None else attribution.only(plan.engines, node, ""),
         cause,
-        f"{line.file}: {short(line.text)}",
+        f"{line.file}: {short(line.text, guilty.event.key)}",
         told.help,
     )
 
 
-def short(line: str) -> str:
-    """Return a line, shortened to the length that is shown."""
+def short(line: str, about: str = "") -> str:
+    """Return a line, shortened to the length that is shown: its beginning, its end, what it is about."""
     text = line.strip()
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+    if len(text) <= _LONGEST:
+        return text
+    begin, end = text[: _LONGEST - _END], text[-_END:]
+    at = text.find(about[:_KEY]) if about else -1
+    if at < 0 or about[:_KEY] in begin or about[:_KEY] in end:
+        return f"{begin} ... {end}"
+    return f"{text[:_END]} ... {text[max(0, at - _KEY) : at + _LONGEST - _END - _KEY]} ..."

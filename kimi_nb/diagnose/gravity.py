@@ -1,4 +1,4 @@
-"""Tell whether a line reports a failure, or only looks like one.
+"""Tell whether a line reports a failure, or only looks like one (data/diagnose/error_words.yaml).
 
 >>> from kimi_nb.diagnose import line_grammar
 >>> reports_error(line_grammar.of("Fatal Python error: Segmentation fault"))
@@ -9,38 +9,20 @@ True
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
+from kimi_nb.core import data_files
 from kimi_nb.diagnose import log_lines
 from kimi_nb.diagnose.line_grammar import Said
 
-# Words of programs that write no level, by which they say that something is broken.
-_NATIVE = re.compile(
-    r"^(?:terminate called after|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
-    r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
-    r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP .*(?:timeout|failed)|OpenBLAS blas_thread_init: "
-    r"pthread_create|Abort\(\d+\) on node \d+ |= +(?:RANK \d+ PID|KILLED BY SIGNAL)|LLVM ERROR|Caught signal (?:4|6|7|8|11)\b|nvlink error |ninja: build stopped|Failed: (?:C(?:UDA|uda)|Assertion) error |"
-    r"CUDA error \(|It looks like \w+_init failed|Scheduler hit an exception)"
-    r"|: Assertion `.*' failed\.|\bnoticed that process rank \d+ |^Rank \d+ scheduler is dead|has been marked dead because|"
-    r"\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |[Ww]atchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
-    r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
-    r"(?:exit ?[cC]|Exit c)ode *:? *(?:13[25679]|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
-    r"|NVRM: Xid|nvshmem\S*: .*(?:exiting|non-zero status: [1-9]|NULL value|Unable to initialize any)|^Transport retry count|Out [Oo]f [Mm]emory|HSA_STATUS_ERROR|^Root Cause \(first observed failure\)"
-)
 # Levels below error at which a program all the same says that a process is dead.
 _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
 # A limit that is reached again and again ends a program, at whatever level it says so.
 LIMIT = re.compile(r"Too many open files")
 # Where in its own code an exception of C++ was raised that was told before.
 _DETAIL = re.compile(r"Exception raised from \S+ at ")
-# How a process ended that nothing in its own log explains.
-DEATH = re.compile(
-    r"[Oo]ut of memory: Kill|oom[-_]kill|OOMKilled|CrashLoopBackOff|Killed process|^Killed$|task \d+: Out "
-    r"Of Memory|(?:[Ee]xit ?|return )code *[:=]? *(?:-9|-11|13[25679]|-[478])\b|failed: signal|[Ss]ignal (?:4|7|9|11)\b|"
-    r"killed due to memory pressure|running low on memory|^\*\*\* SIG(?:SEGV|BUS|ILL|FPE) received|A worker died or was killed|NODE_FAIL|"
-    r"Segmentation fault|exitCode: 137|line \d+: +\d+ (?:Killed|Aborted|Bus error|Illegal instruction) "
-)
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
     r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|duplicate|wrong|invalid|corrupt|status=[1-9]",
@@ -52,7 +34,8 @@ _HARMLESS = re.compile(
     r"Ignore import error|Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
     r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter|"
-    r"\bcan (?:be )?(?:safely )?(?:be )?ignored?\b|\b[Tt]o (?:silence|suppress) this warning\b|\b[Rr]etrying \d+ (?:of|/) \d+"
+    r"\bcan (?:be )?(?:safely )?(?:be )?ignored?\b|\b[Tt]o (?:silence|suppress) this warning\b|\b[Rr]etrying \d+ (?:of|/) \d+|"
+    r"cannot be preloaded \(.*\): ignored\.?$"
 )
 # What tidies up behind a program, and is none of its own work.
 _TIDIES = re.compile(r"multiprocessing/resource_tracker")
@@ -78,9 +61,22 @@ _OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|pro
 OF_REQUESTS = re.compile(
     r"serving\w*\.py|ASGI application|entrypoints/openai|preprocess|Request \S+ failed"
 )
+# A task of an event loop, whose exception ends nothing else.
+_OF_TASK = re.compile(r"^(?:Task|Future) exception was never retrieved|^Exception in callback ")
 PROGRESS = re.compile(
     r"throughput: |\" 200 OK|(?:Decode|Prefill) batch|HTTP/1\.[01]\" 4\d\d", re.IGNORECASE
 )
+
+
+@functools.cache
+def words(of: str) -> tuple[str, ...]:
+    """Return the expressions of one part of the file: "broken", "complaints", "lost" or "death"."""
+    return tuple(data_files.facts("diagnose/error_words")[of])
+
+
+@functools.cache
+def _pattern(of: str) -> re.Pattern[str]:
+    return re.compile("|".join(words(of)))
 
 
 def reports_error(said: Said) -> bool:
@@ -99,12 +95,34 @@ def reports_error(said: Said) -> bool:
         return False
     if said.grammar == "sglang" and _FAILS.search(said.text):
         return True
-    return bool(said.level) or log_lines.tells_error(said.text) or bool(native(said.text))
+    return (
+        bool(said.level) or log_lines.tells_error(said.text) or native(said.text) or complains(said)
+    )
 
 
 def native(text: str) -> bool:
     """Return whether a program that writes no level says that something is broken."""
-    return bool(_NATIVE.search(text))
+    return bool(_pattern("broken").search(text))
+
+
+def complains(said: Said) -> bool:
+    """Return whether a program that writes no level complains of what may not be why it ended."""
+    return not said.level and bool(_pattern("complaints").search(said.text))
+
+
+def loses(text: str) -> bool:
+    """Return whether a text tells that a request, or who was at the other end, is lost."""
+    return bool(_pattern("lost").search(text))
+
+
+def of_task(said: Said) -> bool:
+    """Return whether an exception is that of a task, or of a request, of an API server."""
+    return said.speaker in ("APIServer", "ApiServer") or bool(_OF_TASK.match(said.text))
+
+
+def dies(text: str) -> re.Match[str] | None:
+    """Return how a process ended that nothing in its own log explains, or None."""
+    return _pattern("death").search(text)
 
 
 def why_harmless(said: Said, frames: Sequence[str] = ()) -> str:

@@ -25,25 +25,32 @@ _SPOKEN = (
 )
 # And how those of what an engine, or a program around it, starts with.
 _STARTED = (
-    rf"{_SPOKEN}|(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d {_CLOCK}|Traceback \(most|thread '[^']*' panicked|"
+    rf"{_SPOKEN}|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK}|Traceback \(most|thread '[^']*' panicked|"
     r"terminate called after|\[Router \(|\([\w.]+ pid=\d"
+)
+# Where the line of an engine begins behind whatever another program puts before it.
+BEHIND = re.compile(
+    r"\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]{0,80}pid=\d|\[rank\d+\]|"
+    rf"\[{_DAY} {_CLOCK} [A-Z_]+\d|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[?[\w./-]+:\d+\]"
 )
 # Where the line of an engine begins behind what another program wrote without a break, such as a bar.
 GLUED = re.compile(
     r"(?:(?<=[^\s(])|(?<=\r))(?=\((?:EngineCore|Worker|Vllm|API|Api|RayWorker)\w*[^()]* pid=\d+[^()]*\) |"
-    rf"(?:ERROR|CRITICAL|WARNING|INFO) \d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])"
+    rf"(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])"
 )
 # What is put around a line, with what it tells of its origin.
 WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
         r"(?:(?:#033|ESC|\^\[)?\[(?:[0-9;]+m(?!\])|m(?![\]a-z])) ?)+",  # a colour as syslog writes it, or without its escape
+        r"\d{10,13},\"?(?=#033|\(|[A-Z])",  # a table of CloudWatch
+        r"\d{1,2}(?:;\d{1,2})*m ?(?=[(\[A-Z])",  # and what is left of one
         r"std(?:err|out): ?",
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
-        r"(?=[\[(A-Z\d])",  # stern: pod and container
+        r"(?=[\[(A-Z\d]| +File \"| {3,}\S)",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
         r"[\w.-]+ +\| ?",  # docker compose
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
@@ -54,15 +61,18 @@ WRAPPERS = tuple(
         # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
         rf"{_DAY} {_CLOCK} (?:(?:\[(?:(?i:{_LEVELS})|(?P<node>[A-Za-z]\w*))\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?P<node>[\w.-]+) [\w./@-]+\[\d+\]: ",  # rsyslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
         r"\[(?P<stage>Stage-\d+)\] ",
+        rf"\[[A-Z]+\d+\] (?={_DAY} {_CLOCK} )",  # a tag behind the process: a loader's group
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
         # a host, as pdsh writes it
         r"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3}): ?"
-        rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called)",
+        rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called|"
+        r"[\w.-]+:\d+:\d+ \[\d)",
         # a host, or a service, as programs that start others write it
         rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
@@ -104,7 +114,7 @@ SPEAKERS = tuple(
 NATIVE = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        ("vllm", rf"{_LEVEL} \d\d-\d\d {_CLOCK} \[?(?P<source>[\w./-]+:\d+)\] ?"),
+        ("vllm", rf"{_LEVEL} (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[?(?P<source>[\w./-]+:\d+)\] ?"),
         ("uvicorn", rf"{_LEVEL}: {{2,}}"),
         (
             "cann",
@@ -118,6 +128,11 @@ NATIVE = tuple(
         ),
         ("torch_npu", rf"\[\d+\] \[{_DAY} {_CLOCK}\] [\w.]+: \[{_LEVEL}\] (?:\[\d+\] )?"),
         (
+            "mindie",
+            rf"\[{_DAY} {_CLOCK}(?:[+-]\d\d:?\d\d)?\] \[(?P<pid>\d+)\] (?:\[[\w.-]+\] ){{1,3}}"
+            rf"\[{_LEVEL}\] (?:\[(?P<source>[\w.]+:\d+)\] ?)?(?:: ?)?",
+        ),
+        (
             "atb",
             rf"\[{_DAY} {_CLOCK}\] \[(?P<level>trace|debug|info|warn|error|critical)\] \[(?P<pid>\d+)\] "
             r"(?:\[(?P<source>[\w.]+:\d+)\] )?",
@@ -127,13 +142,19 @@ NATIVE = tuple(
             rf"(?:\[{_DAY} {_CLOCK}\] )?(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] "
             r"(?:(?P<source>[\w./]+:\d+) )?(?P<who>NCCL|NVSHMEM|RCCL) (?P<level>INFO|WARN|ERROR) ",
         ),
-        ("nccl", r"\[(?P<local>\d+)\] (?P<source>[\w./]+:\d+) (?P<who>NCCL) (?P<level>INFO|WARN) "),
+        (
+            "nccl",
+            r"(?:\[(?P<local>\d+)\] )?(?:(?P<source>[\w./]+:\d+) )?(?P<who>NCCL) (?P<level>INFO|WARN) ",
+        ),
         (
             "torch",
             r"\[(?P<level>[DIWEF])(?:\d{3,4} [\d:.]+)? (?P<source>[\w./]+:\d+)\] ?"
             r"(?:\[[^]]*?Rank (?P<torch>\d+)\] ?)?",
         ),
-        ("glog", r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] ?"),
+        (
+            "glog",
+            r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +(?:\d+ )?(?P<source>[\w./-]+:\d+)\] ?",
+        ),
         (
             "ucx",
             r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+\] +"
@@ -158,6 +179,10 @@ NATIVE = tuple(
         ),
         ("tensorrt", rf"\[(?P<who>TensorRT-LLM)\]\[{_LEVEL}\] "),
         (
+            "turbomind",
+            rf"\[(?P<who>TM)\]\[{_LEVEL}\](?:\[\d{{4}}\.[\d:.]+\])?(?:\[(?P<source>[\w.]+:\d+)\])? ",
+        ),
+        (
             "slurm",
             r"(?P<who>slurmstepd|srun): (?P<level>error|fatal): "
             r"(?=(?:(?P<node>[\w.-]+): task (?P<task>\d+):)?)",
@@ -169,7 +194,7 @@ NATIVE = tuple(
             r"(?:(?P<source>[\w/.-]+\.rs:\d+): )?",
         ),
         ("rust", rf"\[(?P<door>Router) \(Rust\)\] {_DAY} {_CLOCK} - {_LEVEL} - "),
-        ("logfmt", rf"time=\S+ level={_LEVEL} (?:source=(?P<source>\S+) )?msg="),
+        ("logfmt", r"time=\S+ level=(?P<level>[a-z]+) (?:source=(?P<source>\S+) )?msg="),
         (
             "python",
             rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +(?:[\w.-]+ (?:\d+|[|-]) )?"
@@ -177,9 +202,13 @@ NATIVE = tuple(
         ),
         ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),
         ("python", rf"{_LEVEL}:[\w.]+:"),
-        ("bare", rf"\[{_LEVEL}\] +"),
+        (
+            "nginx",
+            rf"{_DAY} {_CLOCK} \[(?P<level>error|crit|alert|emerg|warn|notice|info)\] \d+#\d+: (?:\*\d+ )?",
+        ),
+        ("bare", rf"\[(?:{_LEVEL}|(?P<low>err|ERR|error|fatal|warn|warning|info|debug))\]:? +"),
         ("bare", rf"(?:\d\d-\d\d \d\d:\d\d:\d\d )?{_LEVEL} (?=[A-Z])"),
-        ("timed", r"\d\d-\d\d \d\d:\d\d:\d\d (?=[A-Z])"),
+        ("timed", rf"\d\d-\d\d \d\d:\d\d:\d\d (?=[A-Z])|{_DAY} {_CLOCK} - (?=[A-Z])"),
         ("sglang", rf"\[(?:{_DAY}|\d\d-\d\d) {_CLOCK}\] "),
     )
 )

@@ -17,13 +17,19 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kimi_nb.diagnose import log_lines, rank_words
-from kimi_nb.diagnose.line_forms import GLUED, NATIVE, SPEAKERS, WRAPPERS
+from kimi_nb.diagnose.line_forms import BEHIND, GLUED, NATIVE, SPEAKERS, WRAPPERS
 
 _REACH = 400  # characters of a line in which its beginning is looked for
 _DEEP = 8  # wrappers and speakers around one line
+_BEGUN = (
+    160  # characters within which an engine's line begins behind what another program puts there
+)
+_HEADERS = 8  # words that this may have
+_BREAKS = " \t|:>])"  # what ends it
 _DRAWN = 24  # characters at least of what another program wrote before, without a break
 
 # What Python, C++ and others call a level, and the one of ours that it is.
@@ -32,13 +38,16 @@ _LEVELS = {
     **dict.fromkeys(("I", "INFO", "N", "NOTICE", "EVENT"), "INFO"),
     **dict.fromkeys(("W", "WARN", "WARNING"), "WARNING"),
     **dict.fromkeys(("E", "ERR", "ERROR"), "ERROR"),
-    **dict.fromkeys(("F", "FATAL", "CRITICAL", "C", "PANIC", "DPANIC"), "FATAL"),
+    **dict.fromkeys(
+        ("F", "FATAL", "CRITICAL", "CRIT", "ALERT", "EMERG", "C", "PANIC", "DPANIC"), "FATAL"
+    ),
 }
 CALM = ("DEBUG", "INFO", "WARNING")  # levels of which no line is a cause
 GRAVE = ("ERROR", "FATAL")
-# What follows a line: how often Ray has seen it, and the border of a terminal's pane.
-_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$")
-_JSON_LEVEL = re.compile(r'"(?:level|severity|lvl)": ?"\w+"')
+# What follows a line: how often Ray has seen it, the border of a terminal's pane, and a return as syslog writes it.
+_REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$|#015\"?$")
+_JSON_LEVELS = ("level", "severity", "lvl", "levelname", "log.level")
+_JSON_LEVEL = re.compile(rf'"(?:{"|".join(map(re.escape, _JSON_LEVELS))})": ?"\w+"')
 _PART = re.compile(r"((?:[A-Z]+_)*[A-Z]+|)(\d+)")
 
 
@@ -82,6 +91,7 @@ class _Found:
     named: str = ""
     inner: bool = False  # a process that an engine runs, which tells no place of its own
     torch: int | None = None
+    torched: bool = False  # whether torch told it of its process
     speaker: str = ""
     pid: str = ""
     ip: str = ""
@@ -110,8 +120,10 @@ class _Found:
         elif "ip" in found or "Worker" in found.get("who", ""):
             self.inner = True
         for name in ("torch", "npu"):
-            if name in found and int(found[name]) >= 0:
+            # The number in one of several groups stands behind that among all: "[rank18]:[E ...] [Rank 2]".
+            if name in found and int(found[name]) >= 0 and not ("source" in found and self.torched):
                 self.torch = int(found[name])
+        self.torched |= "torch" in found
         if self.torch is None and int(found.get("device", -1)) >= 0:
             self.torch = int(found["device"])
         if "task" in found:
@@ -154,19 +166,21 @@ def of(line: str) -> Said:
     text = _REPEATED.sub("", _unboxed(line))
     found = _Found()
     text = _peeled(text, found)
+    if not (found.speaker or found.torch is not None):
+        text = _peeled(_inner(text), found)
     grammar = level = source = ""
-    for name, pattern in NATIVE:
-        match = pattern.match(text[:_REACH])
-        if match is not None:
-            found.take(match)
-            grammar = name
-            groups = match.groupdict()
-            level = _LEVELS.get((groups.get("level") or "").upper(), "")
-            source = groups.get("source") or ""
-            text = _peeled(text[match.end() :], found)
+    for forms in (NATIVE, NATIVE[:1]):  # an engine's line may stand within that of another program
+        told = _begun(text, forms)
+        if told is None:
             break
-    if not grammar and text.startswith("{") and (told := _structured(text)) is not None:
-        level, source, text = told
+        grammar, match = told
+        found.take(match)
+        groups = match.groupdict()
+        level = _LEVELS.get((groups.get("level") or groups.get("low") or "").upper(), "")
+        source = groups.get("source") or ""
+        text = _peeled(text[match.end() :], found)
+    if not grammar and text.startswith("{") and (row := _structured(text)) is not None:
+        level, source, text = row
         grammar = "json"
     if not grammar and found.levelless:
         grammar = "sglang"
@@ -189,7 +203,7 @@ def of(line: str) -> Said:
             (
                 _label(found.parts),
                 "" if found.parts else found.named,
-                found.stage if found.rank is None and not found.pid else "",
+                found.stage if found.rank is None else "",
                 ended if ended and (found.parts or ended != rank) else "",
             ),
         )
@@ -229,6 +243,33 @@ def own(line: str) -> str:
     return line[glued.start() :]
 
 
+def _begun(
+    text: str, forms: Iterable[tuple[str, re.Pattern[str]]]
+) -> tuple[str, re.Match[str]] | None:
+    """Return the form in which a program begins a line, or None."""
+    head = text[:_REACH]
+    return next(
+        ((name, match) for name, pattern in forms if (match := pattern.match(head)) is not None),
+        None,
+    )
+
+
+def _inner(text: str) -> str:
+    """Return what an engine wrote of a line that another program begins in a way of its own.
+
+    What stands before may be times, names and brackets, but no sentence, and no error.
+    """
+    behind = BEHIND.search(text, 1, _BEGUN)
+    if behind is None:
+        return text
+    before = text[: behind.start()]
+    words = before.split()
+    prose = sum(word.isalpha() and word.islower() for word in words) > 1
+    if before[-1] not in _BREAKS or len(words) > _HEADERS or prose or log_lines.tells_error(before):
+        return text
+    return text[behind.start() :]
+
+
 def _structured(text: str) -> tuple[str, str, str] | None:
     """Return (level, source, message) of a line of JSON, as programs in Go and Rust write it."""
     if not _JSON_LEVEL.search(text):
@@ -237,7 +278,7 @@ def _structured(text: str) -> tuple[str, str, str] | None:
         row = json.loads(text)
     except ValueError:
         return None
-    level = next((row[key] for key in ("level", "severity", "lvl") if key in row), "")
+    level = next((row[key] for key in _JSON_LEVELS if key in row), "")
     said = [row[key] for key in ("message", "msg", "error", "err") if row.get(key)]
     source = next((row[key] for key in ("caller", "file", "target", "logger") if key in row), "")
     if not said:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.diagnose import (
     kubernetes_objects,
     line_grammar,
+    line_wrappers,
     log_lines,
     log_sources,
     memory_note,
     prefilter,
+    progress,
 )
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
@@ -31,7 +33,11 @@ _POD = re.compile(r"\[pod/([\w.-]{1,253})/[\w.-]{1,63}\] ")
 _SAMPLE = 1 << 16  # bytes that show whose log it is
 _LINES = 400  # and lines
 _FAR = 400  # lines to go back in search of a time
-_ASKED, _ANSWERED = b'"POST /v1/', b'" 200'  # as uvicorn tells of a request
+# By which words engines and programs around them tell that they serve.
+_SERVES = (
+    *(b'" 200', b"status=200", b"throughput", b"ready to roll", b"Started HTTPService"),
+    *(b"health check ok", b"Router ready", b"Uvicorn running on", b"shutdown complete"),
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,11 @@ def read(source: Source) -> Read:
             return Read(source, sight, len(begins), no)
         for block in _in_lines(begins, blocks):
             if not size:
-                sight.engine, sight.program = _whose(block)
+                begun = _beginning(block)
+                sight.wrapper = line_wrappers.of(
+                    [log_lines.plain(one) for one in begun[: line_wrappers.LINES]]
+                )
+                sight.engine, sight.program = _whose(begun)
                 memory = memory_note.lines_of(block)
             size += len(block)
             if last:
@@ -104,13 +114,18 @@ def _in_lines(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield kubernetes_objects.lines(b"".join(held).decode("utf-8", "replace")).encode()
 
 
-def _whose(block: bytes) -> tuple[bool, str]:
+def _beginning(block: bytes) -> list[str]:
+    """Return the first lines of a log."""
+    return block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]
+
+
+def _whose(lines: Sequence[str]) -> tuple[bool, str]:
     """Return whether a file begins as those of engines and of the programs around them do, and whose.
 
     The second is "router" where the first program that names itself is one, else "".
     """
     engine = False
-    for line in block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]:
+    for line in lines:
         said = line_grammar.of(log_lines.plain(line))
         engine = engine or bool(said.grammar or said.speaker)
         if said.speaker:
@@ -129,40 +144,32 @@ def _take(
         looked += not prefilter.only_ranks(among)
         if not brief:
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)
+        if not brief:
+            sight.works(block, told, begin)
         number += _ends(block, done, begin)
         done, told = begin, begin + len(line)
-        text = line_grammar.own(log_lines.plain(line.decode("utf-8", "replace")))
-        sight.take(
-            _line(source, number + 1, text, _time(block, begin, time)),
-            among,
-        )
+        sight.take(_line(sight, source, number + 1, line, _time(block, begin, time)), among)
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
-    if sight.serves is None and (at := _reply(block)) >= 0:
-        text = log_lines.plain(block[at:].partition(b"\n")[0].decode("utf-8", "replace"))
+    if not brief:
+        sight.works(block, told, len(block))
+    if sight.serves is None and (at := progress.reply(block)) >= 0:
+        raw = block[at:].partition(b"\n")[0]
         at_line = first + _ends(block, 0, at) + 1
-        sight.serves = _line(source, at_line, text, _time(block, at, time))
+        sight.serves = _line(sight, source, at_line, raw, _time(block, at, time))
+    if not sight.goes_on and sight.unsure:
+        sight.goes_on = any(words in block for words in _SERVES)
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
 
 
-def _line(source: Source, number: int, text: str, time: str) -> Line:
+def _line(sight: Sight, source: Source, number: int, raw: bytes, time: str) -> Line:
     """Return a line; its node is the pod that kubectl logs --prefix names, or that of the file."""
-    named = _POD.match(text) if text.startswith("[pod/") else None
+    text = log_lines.plain(raw.decode("utf-8", "replace"))
+    bare = line_wrappers.bare(text, sight.wrapper)
+    own = line_grammar.own(bare)
+    named = _POD.match(own) if own.startswith("[pod/") else None
+    before = text.removesuffix(bare) if own is bare else ""
     node = named[1] if named else source.node
-    return Line(node, source.rank, source.name, number, text, time)
-
-
-def _reply(block: bytes) -> int:
-    """Return the offset of the first line that tells of an answered request, or -1.
-
-    It shows that the engine served where the line of its start is gone, as after a rotation.
-    """
-    at = block.find(_ASKED)
-    while at >= 0:
-        end = block.find(b"\n", at)
-        if _ANSWERED in block[at : end if end >= 0 else len(block)]:
-            return block.rfind(b"\n", 0, at) + 1
-        at = block.find(_ASKED, end) if end >= 0 else -1
-    return -1
+    return Line(node, source.rank, source.name, number, own, time, before)
 
 
 def _explain(
@@ -180,8 +187,7 @@ def _explain(
         after = block.find(b"\n", at) + 1 or len(block)
         number += _ends(block, done, at)
         done = at
-        text = line_grammar.own(log_lines.plain(block[at:after].decode("utf-8", "replace")))
-        sight.follow(_line(source, number + 1, text, _time(block, at, time)))
+        sight.follow(_line(sight, source, number + 1, block[at:after], _time(block, at, time)))
         at = after
     return done, number
 

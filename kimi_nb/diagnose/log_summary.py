@@ -11,6 +11,7 @@ Example::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,15 +24,19 @@ from kimi_nb.diagnose import (
     log_lines,
     matching,
     prefilter,
+    progress,
     repetitions,
     stopping,
 )
 from kimi_nb.diagnose.event import Event
-from kimi_nb.diagnose.event_roles import Candidate
+from kimi_nb.diagnose.event_roles import Candidate, Role
 from kimi_nb.diagnose.events import Events
 from kimi_nb.diagnose.matching import Line, Match
 
 _SHOWN = 5  # error lines that are kept of one rank
+_SOON = 60  # lines after which a program has ended
+_GOES_ON = 3  # answers, or batches, after which an engine has outlived an error
+_FAR = 8 << 20  # bytes after an error in which they are looked for
 
 
 class Untold(NamedTuple):
@@ -55,15 +60,25 @@ class Sight:
         self._errors: dict[int | None, list[tuple[Line, Event]]] = {}
         self._waits: Match | None = None
         self._quiet = 0  # the last line after it that shows no progress
+        # Signs of work that would show that the engine has outlived the last error, and the bytes in
+        # which they are looked for.
+        self._doubts = self._patience = 0
         self._stops = False
         self.brief = False  # whether only one line for each pattern is taken
         self.program = ""  # whose log it is, where that is no engine
+        self.goes_on = False  # whether something was served, though no line says that it begins
+        self.wrapper: re.Pattern[str] | None = None  # what stands before each of its lines
         self.engine = False  # whether it looks like the log of an engine or a program around it
 
     @property
     def open(self) -> bool:
         """Whether the lines that follow explain an error: `follow` wants them."""
         return self._events.open
+
+    @property
+    def unsure(self) -> bool:
+        """Whether something was complained of that may be no failure."""
+        return any(map(_complains, self._events.all))
 
     def follow(self, line: Line) -> None:
         """Process a line that indicates nothing by itself, after one that does."""
@@ -83,6 +98,8 @@ class Sight:
             self._waits, self._quiet = match, line.number
         elif line.number == self._quiet + 1 and (error or self._stops):
             self._quiet = line.number
+        if error:
+            self._doubts, self._patience = _GOES_ON, _FAR
         if event is not None and match is None:
             self._unknown(line, event)
         elif event is None and prefilter.SERVES in line.text:
@@ -90,6 +107,13 @@ class Sight:
             # It was started again. In brief the order of the lines is not known.
             if not self.brief:
                 self._stops, self.stop = False, None
+
+    def works(self, block: bytes, begin: int, end: int) -> None:
+        """Note signs of work, such as answered requests, between two lines that were examined."""
+        if self._doubts and self._patience > 0:
+            end = min(end, begin + self._patience)
+            self._patience -= end - begin
+            self._doubts -= progress.signs(block, begin, end, self._doubts)
 
     def end(self, lines: int) -> None:
         """Finish the log, which has this many lines.
@@ -102,6 +126,10 @@ class Sight:
             # An engine that is told to stop logs the same words as one whose core has died.
             if event.stopped and event_roles.follows(event):
                 event.harmless = "stopped"
+            # A complaint is why a program ended only where it ended soon after, and never served.
+            late = lines - event.first.number > _SOON
+            if _complains(event) and (self.serves or self.goes_on or late):
+                event.harmless = "served"
         self._served()
         if self._waits is not None and self._quiet == lines:
             self._events.wait(self._waits)
@@ -123,9 +151,16 @@ class Sight:
     def _served(self) -> None:
         """Drop what was said before the engine began to answer, by a library or by no rank.
 
-        An engine that came up all the same, and of which nothing else is told, is well.
+        An engine that came up all the same, and of which nothing else is told, is well. So is one that
+        goes on working for long after what did not end it.
         """
-        if self.serves is None or any(not _by_the_way(one, self.serves) for one in self.events):
+        if self.serves is None:
+            return
+        outlived = not (self._doubts or self.brief)
+        if any(
+            not (_by_the_way(one, self.serves) or (outlived and _may_be_outlived(one)))
+            for one in self.events
+        ):
             return
         for event in self.events:
             event.harmless = "served"
@@ -167,6 +202,15 @@ class Sight:
         return out
 
 
+def _complains(event: Event) -> bool:
+    """Return whether an event is no more than a complaint."""
+    return (
+        gravity.complains(event.said)
+        and not gravity.native(event.said.text)
+        and not (event.matches or event.raised)
+    )
+
+
 def _by_the_way(event: Event, serves: Line) -> bool:
     """Return whether an event before a line tells of no rank's failure.
 
@@ -176,7 +220,25 @@ def _by_the_way(event: Event, serves: Line) -> bool:
         return False
     if event.said.grammar in gravity.LIBRARIES:
         return not event.frames
-    return event.rank is None and not gravity.DEATH.search(event.texts)
+    return event.rank is None and not gravity.dies(event.texts)
+
+
+def _may_be_outlived(event: Event) -> bool:
+    """Return whether an event is an error that ended nobody, as far as it tells.
+
+    An exception ends a process, but that of a task of the API server. What tells of a request that is
+    lost, or of another rank's end, is none.
+    """
+    ended = gravity.native(event.texts) or gravity.dies(event.texts)
+    if event.matches or ended or event.said.level == "FATAL":
+        return False
+    if (event.raised or event.frames) and not gravity.of_task(event.said):
+        return False
+    told = event_roles.of(event, "", None)
+    moves = event.said.grammar in gravity.LIBRARIES or (
+        told.component is not None and told.component.transport
+    )
+    return told.role < Role.CASCADE and not (moves and gravity.loses(event.texts))
 
 
 def rank_of(line: Line) -> int | None:

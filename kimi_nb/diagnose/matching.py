@@ -24,7 +24,9 @@ class Line:
         node: The node that wrote it.
         rank: The rank that wrote it, or None if the log is not that of one rank.
         number: Its number in the file, from 1.
+        text: What was written, without what some other program put before every line.
         time: Its time or that of the nearest line before it that has one, or "".
+        before: What some other program put before it.
     """
 
     node: str
@@ -33,6 +35,12 @@ class Line:
     number: int
     text: str
     time: str
+    before: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The line as it stands in the file."""
+        return self.before + self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.diagnose import process_ranks, signatures
+from kimi_nb.diagnose import gravity, process_ranks, signatures
 
 if TYPE_CHECKING:
     import hyperscan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Known = Collection[int]  # indices of signatures
 _GROUP = re.compile(r"\(\?P<\w+>")
 _BEGIN = re.compile(r"(?<![\[\\])\^")
-ERRORS = (
+ERRORS: tuple[str, ...] = (
     "ERROR",
     "Traceback",
     "(?:Error|Exception):",
@@ -32,25 +32,27 @@ ERRORS = (
     # Programs that are not written in Python: glog and torch, CANN, NCCL, UCX, Go, Rust, C++.
     r"\b[EF](?:20\d\d)?[01]\d[0-3]\d \d\d:",
     r"\[[EF](?:\d{3,4} \d\d:| \w+\.cpp:)",
-    r"\[error\]|\[E\] |level=(?:error|fatal)|error: Detected|panicked at|^panic: |FATAL|CRITICAL",
-    r"\"(?:level|severity|lvl)\": ?\"(?:[Ee]rror|[Ff]atal|d?panic)\"",
+    r"\[error\]|\[err\]|\[E\] |level=(?:error|fatal)|error: Detected|panicked at|^panic: |FATAL|CRITICAL",
+    r"\"(?:log\.)?(?:level(?:name)?|severity|lvl)\": ?\"(?:[Ee]rror|[Ff]atal|[Cc]rit(?:ical)?|d?panic)\"",
     r"\d C \d+ \d+\] ",  # Ray's daemons, as they end
     r"\d E \d+ \d+\] .*[Ff]ailed to connect",  # and where they find no head
     # SGLang writes no level.
-    "Scheduler hit an exception",
     r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|[Ee]rror|timed out)",
     r"Exception (?:ignored in|raised in creation task)|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
-    "(?:NCCL|RCCL) WARN|UCX Fatal|Too many open files|Transport retry count",
-    r"nvshmem\S*:\d+: |nvlink error |ninja: build stopped",
+    "(?:NCCL|RCCL) WARN|UCX Fatal|Too many open files",
     r"^(?:slurmstepd|srun|sbatch): (?:error|fatal): ",
     r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |[Ww]atchdog timeout",
     # How processes end.
-    r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
-    r"terminate called|\*\*\* SIG(?:SEGV|BUS|ILL|FPE|ABRT) received|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
-    r"^(?:Failed: (?:C(?:UDA|uda)|Assertion) error |It looks like \w+_init failed)|CUDA error \(|: Assertion `.*' failed\.",
-    r"Memory access fault|MPI_ABORT|^Abort\(\d+\) on node|^= +RANK \d+ PID|A worker died|Xid|Resource temporarily unavailable",
-    r"[Ee]xit ?[cC]ode:? *-?[1-9]|is dead|marked dead|\bsignal (?:[1-9]|SIG)|fatal error: ",
+    r"[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|memory pressure|[Ss]egmentation fault",
+    r"terminate called|A worker died|Xid|Resource temporarily unavailable",
+    r"[Ee]xit ?[cC]ode:? *-?[1-9]|is dead|marked dead|\bsignal (?:[1-9]|SIG)",
+)
+# What programs without levels say, wherever it stands: what comes before is not known here.
+ERRORS += tuple(
+    one.replace("|^", "|").removeprefix("^").removesuffix(".*: ")
+    for part in ("broken", "complaints")
+    for one in gravity.words(part)
 )
 RANKS = process_ranks.TOLD
 SERVES = "Application startup complete"

@@ -31,6 +31,9 @@ DRAWS = {
         "twelfth_draw",
         "rank_forms",
         "thirteenth_draw",
+        "fourteenth_draw",
+        "devices_by_number",
+        "fifteenth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

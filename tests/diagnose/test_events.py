@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,120 @@ def test_source_code_in_a_traceback_is_no_evidence(tmp_path):
     )
     assert found.first.exception == "FluxError" and "the flux is gone" in found.first.cause
     assert (found.first.rank, found.first.confidence) == ("TP2", "seen")
+
+
+def test_a_traceback_is_read_behind_whatever_a_program_writes_before_each_line(tmp_path):
+    told = [
+        "Loading the model",
+        *TRACE,
+        "    raise NoSuchBits(bits)",
+        "ValueError: no such quantization: fp3",
+        "Bye: the engine has gone",
+    ]
+    lines = [f"app.{at} <engine-3> 11:04:{at + 8},7 {text}" for at, text in enumerate(told)]
+    first = examined(tmp_path, *lines).first
+    assert first.exception == "ValueError" and first.text == lines[4]
+
+
+def test_an_exception_may_have_any_name_below_a_traceback(tmp_path):
+    lines = (*TRACE, "    raise OutOfBits(bits)", "OutOfBits: 3 are too few", "Exit")
+    first = examined(tmp_path, *lines).first
+    assert (first.exception, first.text) == ("OutOfBits", "OutOfBits: 3 are too few")
+
+
+def test_what_goes_on_behind_a_cut_traceback_is_no_exception(tmp_path):
+    first = examined(tmp_path, *TRACE, "INFO: 3 requests", "Exit").first
+    assert first.exception == ""
+
+
+def test_a_frame_is_named_only_where_nothing_else_is_told(tmp_path):
+    """The head of the traceback is gone."""
+    lines = [worker(1, '  File "vllm/v1/worker/x.py", line 3, in run'), worker(1, "    run()")]
+    first = examined(tmp_path / "a", *lines, worker(1, "FluxError: gone", 2)).first
+    assert first.text.endswith("FluxError: gone")
+    first = examined(
+        tmp_path / "b", *lines, "(EngineCore pid=7) ERROR 11-22 05:49:03 [core.py:7] no"
+    ).first
+    assert first.text.endswith("no")
+
+
+def test_of_a_long_line_the_beginning_and_the_end_are_shown(tmp_path):
+    line = worker(1, f"transfer failed for {'9' * 600} with KVTransferError(7): nobody answers")
+    first = examined(tmp_path, line).first
+    assert first.text.startswith(line[:60]) and first.text.endswith("nobody answers")
+    assert len(first.text) < len(line)
+
+
+def test_a_traceback_within_a_record_of_json_is_read_to_its_end(tmp_path):
+    said = "\n".join(["cannot start", *TRACE, "    raise E" + "x" * 300, "FluxError: gone", ""])
+    record = {"level": "ERROR", "fields": {"message": said, "thread": "x" * 300}}
+    first = examined(tmp_path, json.dumps(record)).first
+    assert first.exception == "FluxError" and "FluxError: gone" in first.text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm: error: unrecognized arguments: --no-such-option",
+        "ROCm error: invalid device function",
+        "CUDA failure 2: out of memory ; GPU=1 ; hostname=a ; file=/x.cc ; line=12",
+        "double free or corruption (!prev)",
+        "ptxas fatal   : Value 'sm_120a' is not defined for option 'gpu-name'",
+        "nvidia-container-cli: initialization error: driver error: failed to process request",
+        "/bin/sh: 1: vllm: not found",
+        'time="2026-11-22T05:49:01Z" level=error msg="no room"',
+        '{"log.level":"error","message":"no room"}',
+        "2026/11/22 05:49:01 [error] 12#12: *1 upstream prematurely closed connection",
+        "error: creating server: Internal - failed to load all models",
+    ],
+)
+def test_what_programs_without_levels_say_is_a_failure(line, tmp_path):
+    assert examined(tmp_path, "starting the engine", line).first.text == line
+
+
+def test_a_complaint_is_named_only_where_nothing_else_is_told(tmp_path):
+    complaint = "Failed to read the cache of kernels"
+    first = examined(tmp_path / "a", complaint, worker(1, "FluxError: gone", 2)).first
+    assert first.text.endswith("FluxError: gone")
+    assert examined(tmp_path / "b", "starting", complaint).first.text == complaint
+    up = "(APIServer pid=7) INFO:     Application startup complete."
+    assert examined(tmp_path / "c", "starting", complaint, up).ok
+    assert examined(tmp_path / "d", up, complaint).ok
+    ready = "[2026-11-22 05:49:01] The server is fired up and ready to roll!"
+    assert examined(tmp_path / "e", complaint, ready).ok
+    assert examined(tmp_path / "f", complaint, *["loading"] * 80).ok
+
+
+def test_the_rank_among_all_counts_before_that_in_one_group(tmp_path):
+    line = (
+        "[rank18]:[E1122 05:49:01.1 ProcessGroupNCCL.cpp:616] [Rank 2] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=81, OpType=ALLREDUCE, Timeout(ms)=600000)"
+    )
+    assert examined(tmp_path, line).first.rank == 18
+
+
+def test_source_code_may_have_lost_its_indent(tmp_path):
+    frames = ['File "vllm/v1/worker/x.py", line 3, in run', "output = func(*args)"]
+    lines = [TRACE[0], *frames, *frames, "FluxError: gone", "Exit"]
+    first = examined(tmp_path, *lines).first
+    assert (first.exception, first.text) == ("FluxError", "FluxError: gone")
+
+
+def test_an_exception_within_a_group_is_the_one_that_counts(tmp_path):
+    first = examined(
+        tmp_path,
+        "ERROR:    Exception in ASGI application",
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "starlette/_utils.py", line 79, in collapse_excgroups',
+        "  |     yield",
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+        "    | Traceback (most recent call last):",
+        '    |   File "vllm/v1/worker/x.py", line 3, in run',
+        "    | FluxError: gone",
+        "    +------------------------------------",
+    ).first
+    assert first.exception == "FluxError" and first.text.endswith("FluxError: gone")
 
 
 def test_the_cause_of_a_chain_counts(tmp_path):
