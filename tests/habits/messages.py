@@ -65,6 +65,7 @@ _OF_PATTERNS = ("re.", "_compile", "compile", "importlib", "getattr")
 _APART = (
     "diagnose/prefilter.py",
     "diagnose/events.py",
+    "diagnose/event_lines.py",
     "core/secret_forms.py",
     "check/rule_pages.py",
     "notebook/cell_merge.py",
