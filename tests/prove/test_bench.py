@@ -553,6 +553,8 @@ def test_a_number_that_no_float_holds_is_no_metric(name):
     assert metrics.read([f"vllm:{name} {'9' * 300}"])
     with pytest.raises(ValueError, match="hundreds of digits"):
         metrics.read([f"vllm:{name} {'9' * 400}"])
+    with pytest.raises(ValueError, match="OverflowError of the parser"):
+        metrics.read([f"vllm:{name} 1 {'9' * 400}"])  # the time of a sample
 
 
 def test_metrics():

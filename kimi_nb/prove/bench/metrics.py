@@ -80,7 +80,7 @@ def _families(text: str) -> Iterable[Metric]:
     """Parse the answer of an engine. Raises ValueError, also where the parser loses its way."""
     try:
         yield from text_string_to_metric_families(text)
-    except (IndexError, KeyError, TypeError, AttributeError) as error:
+    except (IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{type(error).__name__} of the parser") from error
 
 
