@@ -25,6 +25,7 @@ from kimi_nb.diagnose.line_forms import BEHIND, GLUED, NATIVE, SPEAKERS, WRAPPER
 
 _REACH = 400  # characters of a line in which its beginning is looked for
 _DEEP = 8  # wrappers and speakers around one line
+_WITHIN = 2  # lines of programs within each other: that of an engine in that of who logs it
 _BEGUN = (
     160  # characters within which an engine's line begins behind what another program puts there
 )
@@ -166,11 +167,12 @@ def of(line: str) -> Said:
     text = _REPEATED.sub("", _unboxed(line))
     found = _Found()
     text = _peeled(text, found)
-    if not (found.speaker or found.torch is not None):
-        text = _peeled(_inner(text), found)
     grammar = level = source = ""
-    for forms in (NATIVE, NATIVE[:1]):  # an engine's line may stand within that of another program
-        told = _begun(text, forms)
+    told = _begun(text, NATIVE)
+    if told is None and not found.speaker and (inner := _inner(text)) is not text:
+        text = _peeled(inner, found)
+        told = _begun(text, NATIVE)
+    for _ in range(_WITHIN):
         if told is None:
             break
         grammar, match = told
@@ -179,6 +181,7 @@ def of(line: str) -> Said:
         level = _LEVELS.get((groups.get("level") or groups.get("low") or "").upper(), "")
         source = groups.get("source") or ""
         text = _peeled(text[match.end() :], found)
+        told = _begun(text, NATIVE[:1])
     if not grammar and text.startswith("{") and (row := _structured(text)) is not None:
         level, source, text = row
         grammar = "json"
