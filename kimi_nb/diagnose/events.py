@@ -32,7 +32,7 @@ _IGNORED = "Exception ignored in"
 # The process that Ray names where it says that a worker died.
 _LOST = re.compile(r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)")
 # A warning of the NPU, below which CANN prints what it is about, without a label.
-_NPU_WARNING = re.compile(r"NPU warning, error code is \d")
+_NPU_WARNING = "NPU warning, error code is "
 _BELOW = 8  # lines
 
 
@@ -66,12 +66,12 @@ class Events:
         said = self._bared(line_grammar.of(line.text))
         self.ranks.take(said)
         match = None if event_lines.source_code(said) else match
-        if _NPU_WARNING.search(said.text):
+        if _NPU_WARNING in said.text:
             self._warned = said, line
         if _IGNORED in said.text:
             return self._ignore(said, line)
         event = self._of_process(said)
-        if gravity.PROGRESS.search(said.text):
+        if self.all and gravity.PROGRESS.search(said.text):
             self._go_on(said)
         if event is not None and event_lines.goes_on(event, said, line):
             if match is not None and event.lines[-1] is line:  # not of a line of source code
@@ -101,6 +101,8 @@ class Events:
     def _again(self, said: Said) -> bool:
         """Return whether a warning tells, not for the first time, of a limit that was reached."""
         if said.level != "WARNING" or not gravity.LIMIT.search(said.text):
+            return False
+        if gravity.MAY.search(said.text):
             return False
         before, self._short = self._short, True
         return before

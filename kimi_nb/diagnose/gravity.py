@@ -21,6 +21,7 @@ from kimi_nb.diagnose.line_grammar import Said
 _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
 # A limit that is reached again and again ends a program, at whatever level it says so.
 LIMIT = re.compile(r"Too many open files")
+MAY = re.compile(r"\b(?:can|could|may|might) cause\b")  # what has not happened
 # Where in its own code an exception of C++ was raised that was told before.
 _DETAIL = re.compile(r"Exception raised from \S+ at ")
 # NCCL writes its errors at WARN, beside remarks that mean nothing.

@@ -33,7 +33,7 @@ _WELL = ("Completed", "ContainerCreating", "PodInitializing")
 def holds(text: str) -> bool:
     """Return whether a file that begins with this is of objects with a status, or a description."""
     told = "apiVersion" in text and _OBJECTS.match(text) and _STATUS.search(text)
-    return bool(told or _DESCRIBED.search(text))
+    return bool(told or ("Name:" in text and _DESCRIBED.search(text)))
 
 
 def lines(text: str) -> str:

@@ -33,9 +33,10 @@ BEHIND = re.compile(
     r"\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]{0,80}pid=\d|\[rank\d+\]|"
     rf"\[{_DAY} {_CLOCK} [A-Z_]+\d|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[?[\w./-]+:\d+\]"
 )
-# Where the line of an engine begins behind what another program wrote without a break, such as a bar.
+# The sign after which the line of an engine begins, without a break behind what another program wrote,
+# such as a bar.
 GLUED = re.compile(
-    r"(?:(?<=[^\s(])|(?<=\r))(?=\((?:EngineCore|Worker|Vllm|API|Api|RayWorker)\w*[^()]* pid=\d+[^()]*\) |"
+    r"[^ \t\n\v\f(](?=\((?:EngineCore|Worker|Vllm|API|Api|RayWorker)\w*[^()]* pid=\d+[^()]*\) |"
     rf"(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])"
 )
 # What is put around a line, with what it tells of its origin.

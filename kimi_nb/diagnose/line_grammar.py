@@ -236,14 +236,14 @@ def own(line: str) -> str:
 
     A line that another program has begun, or whose beginning tells an error, is left alone.
     """
-    glued = GLUED.search(line, _DRAWN)
+    glued = GLUED.search(line, _DRAWN - 1)
     if glued is None or line.startswith("{"):
         return line
-    before = line[: glued.start()]
+    before = line[: glued.end()]
     said = of(before)
     if said.grammar or said.process or log_lines.tells_error(before):
         return line
-    return line[glued.start() :]
+    return line[glued.end() :]
 
 
 def _begun(

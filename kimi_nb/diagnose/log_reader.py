@@ -141,6 +141,8 @@ def _take(
     done = told = 0  # offsets to which lines are counted, and to which they were examined
     brief = sight.brief = looked > _ENOUGH
     for begin, line, among in prefilter.lines(block, brief):
+        if sight.stopping and prefilter.only_stops(among):
+            continue  # an engine says so dozens of times
         looked += not prefilter.only_ranks(among)
         if not brief:
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)

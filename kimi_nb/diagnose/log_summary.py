@@ -80,6 +80,11 @@ class Sight:
         """Whether something was complained of that may be no failure."""
         return any(map(_complains, self._events.all))
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, and another line that says so would add nothing."""
+        return self._stops and self.stop is not None and self._waits is None and not self.open
+
     def follow(self, line: Line) -> None:
         """Process a line that indicates nothing by itself, after one that does."""
         self._events.follow(line)

@@ -123,6 +123,11 @@ def only_ranks(known: Known) -> bool:
     return min(known, default=0) >= _first_of_ranks()
 
 
+def only_stops(known: Known) -> bool:
+    """Return whether a line tells at most that a program was told to stop."""
+    return min(known, default=0) == _first_of_ranks() - 1 == max(known)
+
+
 @functools.cache
 def _first_of_ranks() -> int:
     others = sum(1 for entry in signatures.of_logs() if entry.pattern)

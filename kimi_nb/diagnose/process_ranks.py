@@ -44,6 +44,8 @@ class ProcessRanks:
         if said.speaker == "NVSHMEM" and said.level == "INFO":
             self._note(said.process, 0, str(said.rank))
             return
+        if "rank" not in said.text:  # as each of them has it
+            return
         for pattern in _TOLD:
             found = pattern.search(said.text)
             if found is not None:

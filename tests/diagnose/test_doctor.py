@@ -424,6 +424,14 @@ def test_healthy_logs_are_no_alarm():
     assert found.files == 5 and found.ok and not (found.also or found.cascade or found.unknown)
 
 
+def test_healthy_logs_one_after_the_other_are_no_alarm(tmp_path):
+    """As of a service that was started three times, each time with the same warnings."""
+    once = b"".join(path.read_bytes() for path in sorted(HEALTHY.glob("*.log")))
+    (tmp_path / "serve.log").write_bytes(once * 3)
+    found = doctor.examine(tmp_path)
+    assert found.ok and not (found.also or found.cascade or found.unknown)
+
+
 # With a plan -----------------------------------------------------------------------------
 
 
