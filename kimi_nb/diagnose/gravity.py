@@ -23,7 +23,9 @@ _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure
 LIMIT = re.compile(r"Too many open files")
 MAY = re.compile(r"\b(?:can|could|may|might) cause\b")  # what has not happened
 # Where in its own code an exception of C++ was raised that was told before.
-_DETAIL = re.compile(r"Exception raised from \S+ at ")
+_DETAIL = re.compile(
+    r"Exception raised from \S+ at |', please check the stack trace above"  # the end of a quote
+)
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
     r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|duplicate|wrong|invalid|corrupt|status=[1-9]",

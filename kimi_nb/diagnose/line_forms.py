@@ -141,7 +141,7 @@ NATIVE = tuple(
         (
             "nccl",
             rf"(?:\[{_DAY} {_CLOCK}\] )?(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] "
-            r"(?:(?P<source>[\w./]+:\d+) )?(?P<who>NCCL|NVSHMEM|RCCL) (?P<level>INFO|WARN|ERROR) ",
+            r"(?:(?P<source>[\w./-]+:\d+) )?(?P<who>NCCL|NVSHMEM|RCCL) (?P<level>INFO|WARN|ERROR) ",
         ),
         (
             "nccl",
