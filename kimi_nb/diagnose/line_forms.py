@@ -97,6 +97,7 @@ SPEAKERS = tuple(
         r"\((?P<who>(?:EngineCore|Worker|Vllm|APIServer|ApiServer)\w*?)(?P<parts>(?:_[A-Z]*\d+)+)? "
         r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)\) ",
+        r"\((?P<who>StageEngineCoreProc)_(?P<stage>stage\d+)\w* pid=(?P<pid>\d+)\) ?",  # vllm-omni
         r"\((?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>[^()\s=]+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?) (?:rank=(?P<torch>\d+) )?"
         r"pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
