@@ -56,8 +56,9 @@ class Event:
     The others are for `events`, while lines are added: how many lines were, the level at which its
     frames are written, whether the next line is of a traceback, how the next exception is linked to
     the last, the innermost frame that was shown, what stands before its lines, the form of what a
-    program that is not known writes before each of them, whether its program has begun another record since, and whether the frames are those of the thread that aborted
-    (None: of a traceback).
+    program that is not known writes before each of them, whether its program has begun another
+    record since, and whether the frames are those of the thread that aborted (None: of a
+    traceback).
     """
 
     said: Said

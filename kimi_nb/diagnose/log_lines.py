@@ -32,6 +32,8 @@ _STAMP = re.compile(
         )
     )
 )
+_LONG = 4000  # characters of a line in which a number may be longer than Python takes
+_DIGITS = re.compile(r"(\d{18})\d+")
 _REACH = 200  # characters at the start of a line that contain its time
 _WHO = re.compile(r"\((?:EngineCore|Worker|ApiServer|APIServer)(?P<parts>(?:_[A-Z]*\d+)*) pid=")
 _PART = re.compile(r"_([A-Z]*)(\d+)")
@@ -54,9 +56,13 @@ EXCEPTION = re.compile(r"\b\w+(?:Error|Exception): ")
 
 
 def plain(line: str) -> str:
-    """Return a line without terminal colours and without its line break."""
+    """Return a line without terminal colours, without its line break, and with shorter numbers.
+
+    Of more than 4300 digits Python makes no number.
+    """
     line = line.rstrip("\r\n")
-    return COLOURS.sub("", line) if "\x1b" in line else line
+    line = COLOURS.sub("", line) if "\x1b" in line else line
+    return _DIGITS.sub(r"\1", line) if len(line) > _LONG else line
 
 
 def stamp(line: str) -> str:

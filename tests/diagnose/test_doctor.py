@@ -432,6 +432,30 @@ def test_healthy_logs_one_after_the_other_are_no_alarm(tmp_path):
     assert found.ok and not (found.also or found.cascade or found.unknown)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{n} |x| (EngineCore pid=7) INFO 11-22 05:49:01 [a.py:7] up",
+        "(Worker pid=1) ERROR 11-22 03:06:18 [a.py:8] RuntimeError: run failed, device_id={n}, stream",
+        "[ERROR] RUNTIME(9,):2026-06-05-09:12:20.330.712 [a.cc:1]9660 P:Task run failed, device_id={n}",
+        "ERROR chipId:{n} failed",
+        "ERROR rank[{n}] failed with error: x",
+        "[rank{n}]: RuntimeError: x",
+        "(Worker_TP{n} pid=1) ERROR 11-22 03:06:18 [a.py:8] RuntimeError: x",
+        "(Worker pid=1) INFO 11-22 03:06:18 [a.py:8] world_size={n} rank={n}",
+        "node7:455:{n} [{n}] p2p.cc:239 NCCL WARN failed : invalid argument",
+        "DeepEP dispatch NVL receiver timeout, channel: 2, RDMA: {n}, nvl: {n}",
+        "mpirun noticed that process rank {n} with PID {n} on node n exited on signal 9",
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_no_crash(line, tmp_path):
+    before = "".join(line.format(n=at) + "\n" for at in range(12))
+    failed = "ValueError: what failed\n"
+    (tmp_path / "serve.log").write_text(f"{before}{line.format(n='9' * 6000)}\n{failed}")
+    found = doctor.examine(tmp_path)
+    assert found.first is not None and len(json.dumps(str(found.first))) < 8000
+
+
 # With a plan -----------------------------------------------------------------------------
 
 
