@@ -27,6 +27,8 @@ TWO = gzip.compress(b"one ", mtime=0) + gzip.compress(b"two", mtime=0)
         (gzip.compress(bytes(3 * MB + 1)), bytes(3 * MB + 1)),
         (gzip.compress(NOISE, 1), NOISE),
     ],
+    # Packed data tells the second of packing, and each worker collects in one of its own.
+    ids=["one", "empty", "two", "two, zeros", "zeros between", "zeros packed", "noise"],
 )
 def test_what_was_packed(packed, plain):
     assert b"".join(gzip_pieces.unpacked(io.BytesIO(packed))) == plain
