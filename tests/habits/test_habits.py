@@ -354,6 +354,12 @@ def test_make_help_names_every_target_with_a_sentence():
     assert sorted(told) == sorted(targets())
 
 
+def test_no_test_is_named_after_what_was_packed(request):
+    # Gzip notes the second: two workers that collect in two of them would not have the same tests.
+    names = [item.nodeid for item in request.session.items]
+    assert names and not [name for name in names if "\\x1f\\x8b" in name]
+
+
 def test_every_target_is_phony():
     phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)[1]
     assert sorted(phony.replace("\\", "").split()) == sorted(targets())
