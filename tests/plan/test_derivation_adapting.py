@@ -158,6 +158,7 @@ def test_weights_that_are_not_computed_are_refused_each_with_its_reason():
         ({}, "MXFP4", ""),
         ({"vendor": "amd"}, "MXFP4", "MXFP4 on AMD needs devices that compute FP4: MI350X, MI355X"),
         ({"vendor": "amd", "fp4_tflops": 4000}, "MXFP4", ""),
+        ({"vendor": "ascend"}, "MXFP4", "MXFP4 has kernels for NVIDIA and AMD only"),
     ],
 )  # fmt: skip
 def test_what_is_computed(hardware, precision, why):

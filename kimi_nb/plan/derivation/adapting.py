@@ -145,7 +145,7 @@ def not_computed(hardware: schema.Hardware, precision: str) -> str:
         ):
             return ""
     unknown = "; what it computes is not published" if mine and not peaks.bf16_tflops else ""
-    return f"{(mine or rows)[0]['why']}{unknown}"
+    return f"{(mine[0] if mine else rows[-1])['why']}{unknown}"
 
 
 # Version -----------------------------------------------------------------------------------
