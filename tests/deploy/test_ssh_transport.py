@@ -349,6 +349,23 @@ def test_a_tunnel_that_does_not_open_is_told_and_not_left(site, ended, looks):
     assert len(site.asked) == looks and site.noted[-4:] == [("start", "ssh"), *CLOSED]
 
 
+def test_a_machine_without_ssh_is_told(site, monkeypatch):
+    made = nodes(site)
+
+    def popen(argv, **more):
+        raise FileNotFoundError(2, "No such file or directory", argv[0])
+
+    monkeypatch.setattr(transport.subprocess, "Popen", popen)
+    with pytest.raises(KimiError) as told:
+        Tunnel("10.0.0.1", Path("/c"), site.log)
+    assert str(told.value) == (
+        "10.0.0.1: no way for HTTP through ssh -D: ssh cannot be started: No such file or directory"
+    )
+    assert told.value.__suppress_context__
+    assert ("through", None) not in site.noted
+    made.close()
+
+
 def test_nothing_is_left_where_there_is_no_tunnel(site):
     site.listens, site.ended = [False], 255
     with pytest.raises(KimiError, match="no way for HTTP"):

@@ -143,34 +143,26 @@ class Tunnel:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         set_own = prctl.prctl()
+        argv = ["ssh", "-F", str(config), "-N", "-D", f"127.0.0.1:{port}"]
+        argv += ["-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", address]
+        none = f"{address}: no way for HTTP through ssh -D"
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [
-                    "ssh",
-                    "-F",
-                    str(config),
-                    "-N",
-                    "-D",
-                    f"127.0.0.1:{port}",
-                    "-o",
-                    "BatchMode=yes",
-                    "-o",
-                    "ExitOnForwardFailure=yes",
-                    address,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-                preexec_fn=lambda: set_own(prctl.PR_SET_PDEATHSIG, signal.SIGTERM),
-            )
+            try:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    start_new_session=True,
+                    preexec_fn=lambda: set_own(prctl.PR_SET_PDEATHSIG, signal.SIGTERM),
+                )
+            except OSError as error:
+                raise KimiError(f"{none}: ssh cannot be started: {error.strerror}") from None
         end = time.monotonic() + _TUNNEL_WAIT
         try:
             while not http_client.listens(f"http://127.0.0.1:{port}", 1.0):
                 if self._process.poll() is not None or time.monotonic() > end:
-                    raise KimiError(
-                        f"{address}: no way for HTTP through ssh -D; what ssh says: {log}"
-                    )
+                    raise KimiError(f"{none}; what ssh says: {log}")
                 time.sleep(0.05)
         except BaseException:
             self.close()
