@@ -427,8 +427,25 @@ def test_pods_have_ten_minutes(cluster, target):
         diagnosis(
             "no-pods",
             "a3-cluster",
-            f"3 pods are not created, the first is {D1}",
+            f"4 pods are not created, the first is {D1}",
             "kubectl get events: nothing was refused",
         )
     ]
     assert cluster.now == begun + 602
+
+
+def test_a_router_that_the_cluster_refuses_is_told_too(cluster, target):
+    cluster.answers |= {
+        PODS: pods(*PLAN.nodes),
+        EVENTS: {"items": [event("kimi-router-7d9f"), event("kimi-routers")]},
+    }
+    (found,) = failed(target.steps[4].run, "pods")
+    assert (found.kind, found.node) == ("quota", "kimi-router-7d9f")
+    assert cluster.asked == [PODS, EVENTS, READ_NOW]
+
+
+def test_a_router_that_nobody_creates_is_named(cluster, target):
+    cluster.answers |= {PODS: pods(*PLAN.nodes), EVENTS: {"items": []}}
+    (found,) = failed(target.steps[4].run, "pods")
+    assert found.kind == "no-pods"
+    assert found.cause == "1 pods are not created, the first is kimi-router"

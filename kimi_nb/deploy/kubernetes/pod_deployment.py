@@ -75,13 +75,14 @@ class PodDeployment:
         self.kubectl = Kubectl(said.context, said.namespace)
         self._ours = Ownership(plan, self.kubectl, run, holder)
         self._weights_job = WeightsJob(plan, self.kubectl, self._files / "weights")
+        self._door = pod_names.door_node(said)
         self.logs = pod_logs.PodLogs(
             plan,
             folder,
             self.kubectl,
             self._ours.selector,
             len(plan.nodes) + 2,
-            pod_logs.name_of(plan, pod_names.door_node(said), self._weights_job.name),
+            pod_logs.name_of(plan, self._door, self._weights_job.name),
         )
         self._forwards = Forwards(self.kubectl, folder / "forwards", run)
         self._seen: tuple[float, tuple[PodState, ...]] = (0.0, ())
@@ -250,7 +251,11 @@ class PodDeployment:
             if len(running) >= wanted and all(pod.runs for pod in [*mine, *doors]):
                 return Outcome(facts={"nodes": sorted({pod.node for pod in running})})
             failed = [found for pod in [*mine, *doors] if (found := self._fault(pod))]
-            failed = failed or [*self._refused(pods)]
+            missing = set(self.plan.nodes) - set(pods)
+            if self.plan.router is not None and not doors:
+                missing.add(self._door)
+            if missing and not failed:
+                failed = [*self._refused()]
             state = tuple((pod.name, pod.word) for pod in [*mine, *doors])
             if state != before:
                 begun, before = time.monotonic(), state
@@ -263,7 +268,7 @@ class PodDeployment:
                     found
                     for pod in [*mine, *doors]
                     if (found := pod_states.waits(pod, self._rank(pod.name)))
-                ] or [self._no_pods(set(self.plan.nodes) - set(pods))]
+                ] or [self._no_pods(missing)]
             if failed:
                 self.logs.read(now=True)
                 raise StepFailed("pods", failed)
@@ -278,11 +283,9 @@ class PodDeployment:
         logs = [log for log in self.logs.all() if log.node == pod.name]
         return first_failure.of_logs(logs, self.plan, "at start") or found
 
-    def _refused(self, pods: Mapping[str, PodState]) -> tuple[Diagnosis, ...]:
-        """Return what the cluster refuses to create, if a pod is missing."""
-        if set(self.plan.nodes) <= set(pods):
-            return ()
-        owners = [one.name for one in pod_names.sets(self.plan)]
+    def _refused(self) -> tuple[Diagnosis, ...]:
+        """Return what the cluster refuses to create."""
+        owners = [*(one.name for one in pod_names.sets(self.plan)), self._door]
         return pod_states.refused(self._events("pods"), owners, self._old_events)
 
     def _events(self, step: str) -> Mapping[str, Any]:
