@@ -449,3 +449,22 @@ def test_a_router_that_nobody_creates_is_named(cluster, target):
     (found,) = failed(target.steps[4].run, "pods")
     assert found.kind == "no-pods"
     assert found.cause == "1 pods are not created, the first is kimi-router"
+
+
+def test_pods_that_do_not_make_way_for_new_ones_are_named(cluster):
+    """Nobody has refused anything there, and the controller runs."""
+    there = [pod(D1, node="n9"), pod(DOOR)]
+    for one in there:
+        one["metadata"]["deletionTimestamp"] = "now"
+    cluster.answers[PODS] = pods(P0, P1, D0, *there)
+    found = failed(made(cluster, patience=60).steps[4].run, "pods")
+    assert found == [
+        diagnosis(
+            "pod-leaves",
+            name,
+            "an earlier pod of this name has not ended after 60 s",
+            f"kubectl get pod {name}: Terminating, on {node}",
+            command=f"kubectl --context a3-cluster --namespace kimi describe pod {name}",
+        )
+        for name, node in ((D1, "n9"), (DOOR, "n1"))
+    ]

@@ -268,7 +268,9 @@ class PodDeployment:
                     found
                     for pod in [*mine, *doors]
                     if (found := pod_states.waits(pod, self._rank(pod.name)))
-                ] or [self._no_pods(missing)]
+                ]
+                failed = failed or [self._leaves(pod) for pod in [*mine, *doors] if pod.leaving]
+                failed = failed or [self._no_pods(missing)]
             if failed:
                 self.logs.read(now=True)
                 raise StepFailed("pods", failed)
@@ -292,11 +294,20 @@ class PodDeployment:
         with self._asking(step):
             return self.kubectl.json("get", "events")
 
+    def _leaves(self, pod: PodState) -> Diagnosis:
+        return cluster_looks.diagnosis(
+            "pod-leaves",
+            pod.name,
+            f"an earlier pod of this name has not ended after {self._patience:.0f} s",
+            f"kubectl get pod {pod.name}: {pod.word}, on {pod.node}",
+            command=self.kubectl.typed("describe", "pod", pod.name),
+        )
+
     def _no_pods(self, missing: set[str]) -> Diagnosis:
         return cluster_looks.diagnosis(
             "no-pods",
             self._said.context,
-            f"{len(missing)} pods are not created, the first is {min(missing, default='none')}",
+            f"{len(missing)} pods are not created, the first is {min(missing)}",
             "kubectl get events: nothing was refused",
         )
 
