@@ -323,6 +323,27 @@ def test_a_deletion_that_is_refused_is_told(cluster, ends_well):
     assert found.kind == "forbidden" and RELEASE not in cluster.asked
 
 
+@pytest.mark.parametrize(("command", "answer"), [(PODS, error("")), (RELEASE, error("")), (PODS, [pods(D0), error("")])])  # fmt: skip
+def test_what_was_deleted_before_the_cluster_fell_silent_is_told(
+    cluster, ends_well, command, answer
+):
+    cluster.answers[command] = answer
+    with pytest.raises(StepFailed) as caught:
+        ends_well.down()
+    assert (caught.value.step, caught.value.failed) == ("down", (SILENT,))
+    assert caught.value.outcome == Outcome(DELETED)
+
+
+def test_logs_that_cannot_be_kept_do_not_keep_pods_running(cluster, ends_well):
+    def full():
+        raise OSError(28, "No space left on device", "/run/logs/router.log")
+
+    cluster.logs.reading = full
+    outcome = ends_well.down()
+    assert outcome.changes[-1:] == changes("configmap/kimi-run: given back")
+    assert outcome.warnings == changes("logs: the last lines are not kept: No space left on device")
+
+
 def test_closing_ends_the_forwards_only(cluster, target):
     target.close()
     assert cluster.asked == ["close the forwards"]

@@ -456,9 +456,24 @@ class PodDeployment:
             held = self._ours.held()
         if held and not self._ours.holds(held):
             return Outcome(warnings=(self._change(f"claim: left alone, {told(held)} has it"),))
-        self.logs.read(now=True)
+        warnings: list[Change] = []
+        try:
+            self.logs.read(now=True)
+        except OSError as error:  # such as a full disk: the pods end all the same
+            unkept = f"logs: the last lines are not kept: {error.strerror}"
+            warnings.append(self._change(unkept))
+        changes: list[Change] = []
+        try:
+            self._delete(changes)
+        except StepFailed as error:
+            done = Outcome(tuple(changes), tuple(warnings))
+            raise StepFailed(error.step, error.failed, done) from None
+        return Outcome(tuple(changes), tuple(warnings))
+
+    def _delete(self, changes: list[Change]) -> None:
+        """Delete the objects, wait for the end of the pods and give the name back."""
         with self._asking("down"):
-            changes = [self._change(f"{name}: deleted") for name in self._ours.delete()]
+            changes += [self._change(f"{name}: deleted") for name in self._ours.delete()]
         end = time.monotonic() + _GONE
         while left := self._now("down", fresh=True):
             if time.monotonic() > end:
@@ -474,13 +489,11 @@ class PodDeployment:
                             command=self.kubectl.typed("describe", "pod", left[0].name),
                         )
                     ],
-                    Outcome(tuple(changes)),
                 )
             time.sleep(_LOOK)
         with self._asking("down"):
             if self._ours.release():
                 changes.append(self._change(f"configmap/{self._ours.claim}: given back"))
-        return Outcome(tuple(changes))
 
     def close(self) -> None:
         """End the port-forwards; the pods go on."""
