@@ -49,7 +49,7 @@ from deploy.answering_cluster import (
 from testbed.kubectl_answers import error
 
 from kimi_nb.deploy.kubernetes import pod_states
-from kimi_nb.deploy.steps import Change, Outcome
+from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 
 
 @pytest.fixture
@@ -194,6 +194,26 @@ def test_a_name_that_is_taken_is_told_with_who_has_it(cluster, target):
         )
     ]
     assert cluster.asked == [HELD]
+    # Also where another run takes it between the look and the taking.
+    cluster.answers |= {HELD: ["", "", OTHERS], CREATE: error("AlreadyExists")}
+    assert failed(target.steps[1].run, "claim")[0].evidence.endswith(TOLD)
+
+
+@pytest.mark.parametrize("reason", ["", "Timeout"])
+def test_a_name_is_perhaps_taken_where_the_answer_was_lost(cluster, target, reason):
+    """Else the deployment would count as one that has changed nothing."""
+    cluster.answers |= {HELD: "", CREATE: error(reason)}
+    with pytest.raises(StepFailed) as caught:
+        step(target, "claim")
+    assert (caught.value.step, caught.value.failed) == ("claim", (SILENT,))
+    perhaps = changes("configmap/kimi-run: perhaps taken: an answer was lost")
+    assert caught.value.outcome == Outcome(perhaps)
+
+
+def test_a_name_is_not_taken_where_the_cluster_refuses_it(cluster, target):
+    cluster.answers |= {HELD: "", CREATE: error("Forbidden")}
+    (found,) = failed(target.steps[1].run, "claim")
+    assert found.kind == "forbidden"
 
 
 # The weights ----------------------------------------------------------------------------------

@@ -174,7 +174,9 @@ class PodDeployment:
 
     def _claim(self) -> Outcome:
         with self._asking("claim"):
-            held = self._ours.take()
+            held = self._ours.held()
+        if not held:
+            held = self._take()
         if not held:
             return Outcome((self._change(f"configmap/{self._ours.claim}: taken"),))
         if not self._ours.holds(held):
@@ -191,6 +193,16 @@ class PodDeployment:
                 ],
             )
         return Outcome()
+
+    def _take(self) -> dict[str, str]:
+        """Take the name, as `Ownership.take`; the failure says if it is perhaps taken all the same."""
+        try:
+            return self._ours.take()
+        except KubectlError as error:
+            perhaps = f"configmap/{self._ours.claim}: perhaps taken: an answer was lost"
+            done = () if error.reason == "Forbidden" else (self._change(perhaps),)
+            found = cluster_looks.failure(self.kubectl, error)
+            raise StepFailed("claim", [found], Outcome(done)) from None
 
     def _weights(self) -> Outcome:
         """Download the weights into their claim if that was asked for, or see that it is there."""
