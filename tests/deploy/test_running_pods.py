@@ -119,6 +119,12 @@ def test_pods_are_asked_for_once_in_two_seconds(cluster, runs):
     assert "Running" in str(runs.queue()) and len(cluster.asked) == 2
 
 
+def test_pods_are_asked_for_on_a_machine_that_has_just_started(cluster, target):
+    cluster.now = 0.5
+    cluster.answers[PODS] = pods(ended(P0, 7))
+    assert target.ended() == {f"{P0} engines": 7}
+
+
 def test_a_pod_that_has_ended_has_its_code(cluster, runs):
     cluster.answers[PODS] = pods(ended(P0, 7), loops(P1), D0, ended(D1, 0), ended(DOOR, 2))
     codes = {f"{P0} engines": 7, f"{P1} engines": 1, f"{D1} engines": 0}

@@ -14,6 +14,7 @@ is its claim. The claim of the weights is never deleted.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,7 +86,7 @@ class PodDeployment:
             pod_logs.name_of(plan, self._door, self._weights_job.name),
         )
         self._forwards = Forwards(self.kubectl, folder / "forwards", run)
-        self._seen: tuple[float, tuple[PodState, ...]] = (0.0, ())
+        self._seen: tuple[float, tuple[PodState, ...]] = (-math.inf, ())
         self._uids: dict[str, str] = {}  # of the pods that were seen running
         self._served: Plan | None = None
         self._old_events: frozenset[str] = frozenset()
