@@ -124,7 +124,7 @@ class Logs:
         self.cluster.asked.append("begin the logs")
 
     def all(self):
-        return [Log(node, None, f"{node}.log", []) for node in PLAN.nodes]
+        return [Log(node, None, f"{node}.log", []) for node in (*PLAN.nodes, "kimi-router")]
 
     def last_of(self, name):
         return f"{name}.log", "OSError: no space"
@@ -209,13 +209,14 @@ def changes(*texts: str) -> tuple[Change, ...]:
     return tuple(Change("kimi", text) for text in texts)
 
 
-def pod(name: str, phase="Running", uid="u1", node="n1", part="", **status) -> dict:
+def pod(name: str, phase="Running", uid="u1", node="n1", part="", last=None, **status) -> dict:
     """A pod as the API server tells of it; what it waits for or ended with is in ``status``."""
     part = part or ("router" if name == DOOR else name.split("-")[1])
     meta = {"name": name, "uid": uid, "labels": {"app.kubernetes.io/component": part}}
     state = {key: status.pop(key) for key in ("waiting", "terminated") if key in status}
     if state:
-        status["containerStatuses"] = [{"state": state, "restartCount": 2}]
+        one = {"state": state, "restartCount": 2, "lastState": {"terminated": last}}
+        status["containerStatuses"] = [one]
     return {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": phase, **status}}
 
 
@@ -231,8 +232,8 @@ def ended(name: str, code: int | None = 7, **more) -> dict:
     return pod(name, terminated={"exitCode": code, "reason": "Error"}, **more)
 
 
-def loops(name: str, **more) -> dict:
-    return pod(name, waiting={"reason": "CrashLoopBackOff"}, **more)
+def loops(name: str, code: int | None = 3, **more) -> dict:
+    return pod(name, last={"exitCode": code}, waiting={"reason": "CrashLoopBackOff"}, **more)
 
 
 def fault(one: dict, rank: int | None = None) -> Diagnosis:

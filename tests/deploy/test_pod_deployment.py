@@ -246,14 +246,14 @@ def test_weights_that_were_downloaded_are_there(cluster, fetches):
     assert step(fetches, "weights") == Outcome() and cluster.asked == [JOB]
 
 
-def test_without_a_download_the_claim_must_be_there(cluster, fetches):
-    fetches._download = False
+def test_without_a_download_the_claim_must_be_there(cluster, target, fetches):
+    target._weights_job._files = fetches._weights_job._files
     cluster.answers |= {JOB: "", CLAIM: "persistentvolumeclaim/kimi-weights"}
     unseen = "what it holds is not looked at; --download fetches what is missing"
-    assert step(fetches, "weights") == Outcome(warnings=changes(f"pvc/kimi-weights: {unseen}"))
+    assert step(target, "weights") == Outcome(warnings=changes(f"pvc/kimi-weights: {unseen}"))
     assert cluster.asked == [JOB, CLAIM]
     cluster.answers[CLAIM] = ""
-    (found,) = failed(fetches.steps[2].run, "weights")
+    (found,) = failed(target.steps[2].run, "weights")
     assert found.kind == "no-claim"
 
 
@@ -365,9 +365,11 @@ def test_a_pod_of_an_earlier_router_must_be_gone(cluster, target):
     old = pod("kimi-router-old", part="router")
     old["metadata"]["deletionTimestamp"] = "now"
     theirs = pod("kimi-weights-abc", "Pending")  # of no part that serves
-    cluster.answers[PODS] = [pods(*ALL, old), pods(*ALL, theirs)]
+    cluster.answers[PODS] = [pods(*ALL, old), pods(*ALL, theirs), pods(*ALL)]
     assert step(target, "pods").facts == {"nodes": ["n1"]}
     assert cluster.said == ["  5 of 5 pods run; kimi-router-old: Terminating"]
+    step(target, "pods")  # at the same moment, and with another look
+    assert cluster.asked == [PODS] * 3
 
 
 @pytest.mark.parametrize(("plan", "rank"), [(PLAN, None), (SINGLE, 16)])
@@ -387,6 +389,15 @@ def test_what_a_log_says_of_a_pod_that_ended_is_told(cluster, target):
     assert cluster.asked == [
         PODS, READ_NOW, look.format(D0), READ_NOW, look.format(D1), READ_NOW,
     ]  # fmt: skip
+
+
+def test_what_the_log_of_the_router_says_is_told(cluster, target):
+    """The Deployment stands for its node; the pods have other names."""
+    cause = diagnosis("no-claim", "kimi-router", "No module named 'httpx'", "its log")
+    cluster.causes = [cause]
+    cluster.answers[PODS] = pods(*PLAN.nodes, loops(DOOR))
+    assert failed(target.steps[4].run, "pods") == [cause]
+    assert "look for the cause at start in ['kimi-router.log']" in cluster.asked
 
 
 def event(owner: str, uid="e1") -> dict:

@@ -107,14 +107,17 @@ def lost(target: PodDeployment) -> Diagnosis:
 
 
 def test_nothing_has_ended_while_every_pod_runs(cluster, runs):
-    cluster.answers[PODS] = pods(*ALL, no_image("kimi-weights-abc"))
+    cluster.answers[PODS] = pods(no_image("kimi-weights-abc"), *ALL)
     assert runs.ended() == {} and cluster.asked == [PODS]
 
 
 def test_pods_are_asked_for_once_in_two_seconds(cluster, runs):
-    for seconds in (0, 1, 1, 0.5):
+    for seconds in (0, 1, 1):
         cluster.now += seconds
         runs.ended()
+    assert cluster.asked == [PODS]
+    cluster.now += 0.5
+    runs.ended()
     assert cluster.asked == [PODS, PODS]
     assert "Running" in str(runs.queue()) and len(cluster.asked) == 2
 
@@ -126,12 +129,19 @@ def test_pods_are_asked_for_on_a_machine_that_has_just_started(cluster, target):
 
 
 def test_a_pod_that_has_ended_has_its_code(cluster, runs):
-    cluster.answers[PODS] = pods(ended(P0, 7), loops(P1), D0, ended(D1, 0), ended(DOOR, 2))
+    cluster.answers[PODS] = pods(
+        no_image("kimi-weights-abc"),
+        ended(P0, 7),
+        loops(P1, None),
+        D0,
+        ended(D1, 0),
+        ended(DOOR, 2),
+    )
     codes = {f"{P0} engines": 7, f"{P1} engines": 1, f"{D1} engines": 0}
     assert runs.ended() == {**codes, "router": 2}
     cluster.now += 3
-    cluster.answers[PODS] = pods(*ALL[:4], loops(DOOR))
-    assert runs.ended() == {"router": 1}
+    cluster.answers[PODS] = pods(*ALL[:3], loops(D1), loops(DOOR, None))
+    assert runs.ended() == {f"{D1} engines": 3, "router": 1}
 
 
 def test_a_router_that_is_not_of_the_plan_is_not_told_as_ended(cluster):
@@ -160,9 +170,10 @@ def test_a_pod_that_was_replaced_is_told_by_the_logs_or_at_least_as_such(cluster
     cause = diagnosis("no-claim", D1, "out of memory", "its log")
     cluster.causes = [cause, None]
     cluster.answers[PODS] = pods(*ALL[:3], pod(D1, uid="u2"), DOOR)
+    nodes = (*PLAN.nodes, "kimi-router")
     assert lost(runs) == cause
     assert cluster.asked == [
-        PODS, READ_NOW, f"look for the cause at start in {[f'{node}.log' for node in PLAN.nodes]}",
+        PODS, READ_NOW, f"look for the cause at start in {[f'{node}.log' for node in nodes]}",
     ]  # fmt: skip
     assert lost(runs) == diagnosis(
         "pod-replaced",
@@ -290,6 +301,13 @@ def test_the_name_is_given_back_after_the_pods_are_gone(cluster, ends_well):
         HELD, READ_NOW, SETS, THERE, DELETE, PODS, PODS, PODS, RELEASE,
     ]  # fmt: skip
     assert cluster.slept == [2.0, 2.0]
+
+
+def test_what_was_seen_before_the_deletion_does_not_count(cluster, ends_well):
+    ends_well.ended()
+    cluster.late = -2
+    assert ends_well.down().changes and cluster.asked.count(PODS) == 3
+    assert cluster.slept == [2.0]
 
 
 def test_what_nobody_holds_is_deleted_too(cluster, ends_well):

@@ -295,7 +295,9 @@ class PodDeployment:
         if found is None or found.kind not in pod_states.TOLD_BY_LOGS:
             return found
         self.logs.read(now=True)
-        logs = [log for log in self.logs.all() if log.node == pod.name]
+        # The Deployment stands for the router's node.
+        node = self._door if pod.component == readiness.ROUTER else pod.name
+        logs = [log for log in self.logs.all() if log.node == node]
         return first_failure.of_logs(logs, self.plan, "at start") or found
 
     def _refused(self) -> tuple[Diagnosis, ...]:
