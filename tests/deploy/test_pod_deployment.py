@@ -361,13 +361,20 @@ def test_a_plan_without_a_router_needs_no_pod_of_one(cluster):
     assert step(made(cluster, ALONE), "pods").facts == {"nodes": ["n1"]}
 
 
+def test_a_second_router_stands_for_no_pod_that_is_missing(cluster, target):
+    new = pod("kimi-router-new", part="router")
+    cluster.answers |= {PODS: [pods(P0, P1, D0, DOOR, new), pods(*ALL, new)], EVENTS: pods()}
+    assert step(target, "pods").facts and cluster.slept == [2.0]
+    assert cluster.said == ["  5 of 6 pods run"]
+
+
 def test_a_pod_of_an_earlier_router_must_be_gone(cluster, target):
     old = pod("kimi-router-old", part="router")
     old["metadata"]["deletionTimestamp"] = "now"
     theirs = pod("kimi-weights-abc", "Pending")  # of no part that serves
     cluster.answers[PODS] = [pods(*ALL, old), pods(*ALL, theirs), pods(*ALL)]
     assert step(target, "pods").facts == {"nodes": ["n1"]}
-    assert cluster.said == ["  5 of 5 pods run; kimi-router-old: Terminating"]
+    assert cluster.said == ["  5 of 6 pods run; kimi-router-old: Terminating"]
     step(target, "pods")  # at the same moment, and with another look
     assert cluster.asked == [PODS] * 3
 

@@ -133,7 +133,7 @@ class PodDeployment:
         if not found.failed:
             with self._asking("reach"):
                 strangers = self._ours.strangers(self._files)
-            found.failed += [strangers] if strangers else []
+            found.failed = [strangers] if strangers else []
         if found.failed:
             raise StepFailed("reach", found.failed)
         return Outcome(warnings=tuple(found.warnings))
@@ -252,37 +252,34 @@ class PodDeployment:
 
     def _pods(self) -> Outcome:
         """Wait until every pod runs; name the first that cannot."""
-        wanted = len(self.plan.nodes) + (self.plan.router is not None)
         shown = ""
         begun, before = time.monotonic(), None
         while True:
             pods = {pod.name: pod for pod in self._now("pods", fresh=True)}
-            mine = [pods[name] for name in self.plan.nodes if name in pods]
             doors = [pod for pod in pods.values() if pod.component == readiness.ROUTER]
-            running = [pod for pod in [*mine, *doors] if pod.runs]
-            self._uids |= {pod.name: pod.uid for pod in running}
-            if len(running) >= wanted and all(pod.runs for pod in [*mine, *doors]):
-                return Outcome(facts={"nodes": sorted({pod.node for pod in running})})
-            failed = [found for pod in [*mine, *doors] if (found := self._fault(pod))]
+            mine = [*(pods[name] for name in self.plan.nodes if name in pods), *doors]
             missing = set(self.plan.nodes) - set(pods)
             if self.plan.router is not None and not doors:
                 missing.add(self._door)
+            running = [pod for pod in mine if pod.runs]
+            if not missing and running == mine:
+                self._uids = {pod.name: pod.uid for pod in running}
+                return Outcome(facts={"nodes": sorted({pod.node for pod in running})})
+            failed = [found for pod in mine if (found := self._fault(pod))]
             if missing and not failed:
                 failed = [*self._refused()]
-            state = tuple((pod.name, pod.word) for pod in [*mine, *doors])
+            state = tuple((pod.name, pod.word) for pod in mine)
             if state != before:
                 begun, before = time.monotonic(), state
-            text = f"  {len(running)} of {wanted} pods run{_waiting([*mine, *doors])}"
+            text = f"  {len(running)} of {len(mine) + len(missing)} pods run{_waiting(mine)}"
             if text != shown:
                 self._say(text)
                 shown = text
             if not failed and time.monotonic() - begun > self._patience:
                 failed = [
-                    found
-                    for pod in [*mine, *doors]
-                    if (found := pod_states.waits(pod, self._rank(pod.name)))
+                    found for pod in mine if (found := pod_states.waits(pod, self._rank(pod.name)))
                 ]
-                failed = failed or [self._leaves(pod) for pod in [*mine, *doors] if pod.leaving]
+                failed = failed or [self._leaves(pod) for pod in mine if pod.leaving]
                 failed = failed or [self._no_pods(missing)]
             if failed:
                 self.logs.read(now=True)
@@ -375,7 +372,7 @@ class PodDeployment:
             mine = pod.name in self.plan.nodes
             if not mine and pod.component != readiness.ROUTER:
                 continue  # such as a pod of the download that was evicted and made again
-            found = pod_states.fault(pod, self._rank(pod.name) if mine else None)
+            found = pod_states.fault(pod, self._rank(pod.name))
             if found and found.kind not in pod_states.TOLD_BY_LOGS:
                 raise readiness.Found(found)
             if found and mine:
@@ -414,7 +411,7 @@ class PodDeployment:
         out = []
         for engine in self.plan.engines:
             pod = pods.get(engine.node)
-            found = pod and pod_states.fault(pod, self._rank(pod.name))
+            found = pod and pod_states.fault(pod)
             state = "not started"
             if pod is not None:
                 state = "ready" if pod.ready else "starting" if pod.runs else pod.word
