@@ -363,9 +363,13 @@ def test_logs_that_cannot_be_kept_do_not_keep_pods_running(cluster, ends_well):
         raise OSError(28, "No space left on device", "/run/logs/router.log")
 
     cluster.logs.reading = full
-    outcome = ends_well.down()
-    assert outcome.changes[-1:] == changes("configmap/kimi-run: given back")
-    assert outcome.warnings == changes("logs: the last lines are not kept: No space left on device")
+    unkept = changes("logs: the last lines are not kept: No space left on device")
+    given = changes("configmap/kimi-run: given back")
+    assert ends_well.down() == Outcome(DELETED + given, unkept)
+    cluster.answers[PODS] = error("")
+    with pytest.raises(StepFailed) as caught:
+        ends_well.down()
+    assert caught.value.outcome == Outcome(DELETED, unkept)
 
 
 def test_closing_ends_the_forwards_only(cluster, target):
