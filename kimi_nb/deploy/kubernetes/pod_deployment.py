@@ -14,6 +14,7 @@ is its claim. The claim of the weights is never deleted.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,16 +76,17 @@ class PodDeployment:
         self.kubectl = Kubectl(said.context, said.namespace)
         self._ours = Ownership(plan, self.kubectl, run, holder)
         self._weights_job = WeightsJob(plan, self.kubectl, self._files / "weights")
+        self._door = pod_names.door_node(said)
         self.logs = pod_logs.PodLogs(
             plan,
             folder,
             self.kubectl,
             self._ours.selector,
             len(plan.nodes) + 2,
-            pod_logs.name_of(plan, pod_names.door_node(said), self._weights_job.name),
+            pod_logs.name_of(plan, self._door, self._weights_job.name),
         )
         self._forwards = Forwards(self.kubectl, folder / "forwards", run)
-        self._seen: tuple[float, tuple[PodState, ...]] = (0.0, ())
+        self._seen: tuple[float, tuple[PodState, ...]] = (-math.inf, ())
         self._uids: dict[str, str] = {}  # of the pods that were seen running
         self._served: Plan | None = None
         self._old_events: frozenset[str] = frozenset()
@@ -131,7 +133,7 @@ class PodDeployment:
         if not found.failed:
             with self._asking("reach"):
                 strangers = self._ours.strangers(self._files)
-            found.failed += [strangers] if strangers else []
+            found.failed = [strangers] if strangers else []
         if found.failed:
             raise StepFailed("reach", found.failed)
         return Outcome(warnings=tuple(found.warnings))
@@ -173,7 +175,9 @@ class PodDeployment:
 
     def _claim(self) -> Outcome:
         with self._asking("claim"):
-            held = self._ours.take()
+            held = self._ours.held()
+        if not held:
+            held = self._take()
         if not held:
             return Outcome((self._change(f"configmap/{self._ours.claim}: taken"),))
         if not self._ours.holds(held):
@@ -190,6 +194,16 @@ class PodDeployment:
                 ],
             )
         return Outcome()
+
+    def _take(self) -> dict[str, str]:
+        """Take the name, as `Ownership.take`; the failure says if it is perhaps taken all the same."""
+        try:
+            return self._ours.take()
+        except KubectlError as error:
+            perhaps = f"configmap/{self._ours.claim}: perhaps taken: an answer was lost"
+            done = () if error.reason == "Forbidden" else (self._change(perhaps),)
+            found = cluster_looks.failure(self.kubectl, error)
+            raise StepFailed("claim", [found], Outcome(done)) from None
 
     def _weights(self) -> Outcome:
         """Download the weights into their claim if that was asked for, or see that it is there."""
@@ -238,32 +252,35 @@ class PodDeployment:
 
     def _pods(self) -> Outcome:
         """Wait until every pod runs; name the first that cannot."""
-        wanted = len(self.plan.nodes) + (self.plan.router is not None)
         shown = ""
         begun, before = time.monotonic(), None
         while True:
             pods = {pod.name: pod for pod in self._now("pods", fresh=True)}
-            mine = [pods[name] for name in self.plan.nodes if name in pods]
             doors = [pod for pod in pods.values() if pod.component == readiness.ROUTER]
-            running = [pod for pod in [*mine, *doors] if pod.runs]
-            self._uids |= {pod.name: pod.uid for pod in running}
-            if len(running) >= wanted and all(pod.runs for pod in [*mine, *doors]):
+            mine = [*(pods[name] for name in self.plan.nodes if name in pods), *doors]
+            missing = set(self.plan.nodes) - set(pods)
+            if self.plan.router is not None and not doors:
+                missing.add(self._door)
+            running = [pod for pod in mine if pod.runs]
+            if not missing and running == mine:
+                self._uids = {pod.name: pod.uid for pod in running}
                 return Outcome(facts={"nodes": sorted({pod.node for pod in running})})
-            failed = [found for pod in [*mine, *doors] if (found := self._fault(pod))]
-            failed = failed or [*self._refused(pods)]
-            state = tuple((pod.name, pod.word) for pod in [*mine, *doors])
+            failed = [found for pod in mine if (found := self._fault(pod))]
+            if missing and not failed:
+                failed = [*self._refused()]
+            state = tuple((pod.name, pod.word) for pod in mine)
             if state != before:
                 begun, before = time.monotonic(), state
-            text = f"  {len(running)} of {wanted} pods run{_waiting([*mine, *doors])}"
+            text = f"  {len(running)} of {len(mine) + len(missing)} pods run{_waiting(mine)}"
             if text != shown:
                 self._say(text)
                 shown = text
             if not failed and time.monotonic() - begun > self._patience:
                 failed = [
-                    found
-                    for pod in [*mine, *doors]
-                    if (found := pod_states.waits(pod, self._rank(pod.name)))
-                ] or [self._no_pods(set(self.plan.nodes) - set(pods))]
+                    found for pod in mine if (found := pod_states.waits(pod, self._rank(pod.name)))
+                ]
+                failed = failed or [self._leaves(pod) for pod in mine if pod.leaving]
+                failed = failed or [self._no_pods(missing)]
             if failed:
                 self.logs.read(now=True)
                 raise StepFailed("pods", failed)
@@ -275,25 +292,34 @@ class PodDeployment:
         if found is None or found.kind not in pod_states.TOLD_BY_LOGS:
             return found
         self.logs.read(now=True)
-        logs = [log for log in self.logs.all() if log.node == pod.name]
+        # The Deployment stands for the router's node.
+        node = self._door if pod.component == readiness.ROUTER else pod.name
+        logs = [log for log in self.logs.all() if log.node == node]
         return first_failure.of_logs(logs, self.plan, "at start") or found
 
-    def _refused(self, pods: Mapping[str, PodState]) -> tuple[Diagnosis, ...]:
-        """Return what the cluster refuses to create, if a pod is missing."""
-        if set(self.plan.nodes) <= set(pods):
-            return ()
-        owners = [one.name for one in pod_names.sets(self.plan)]
+    def _refused(self) -> tuple[Diagnosis, ...]:
+        """Return what the cluster refuses to create."""
+        owners = [*(one.name for one in pod_names.sets(self.plan)), self._door]
         return pod_states.refused(self._events("pods"), owners, self._old_events)
 
     def _events(self, step: str) -> Mapping[str, Any]:
         with self._asking(step):
             return self.kubectl.json("get", "events")
 
+    def _leaves(self, pod: PodState) -> Diagnosis:
+        return cluster_looks.diagnosis(
+            "pod-leaves",
+            pod.name,
+            f"an earlier pod of this name has not ended after {self._patience:.0f} s",
+            f"kubectl get pod {pod.name}: {pod.word}, on {pod.node}",
+            command=self.kubectl.typed("describe", "pod", pod.name),
+        )
+
     def _no_pods(self, missing: set[str]) -> Diagnosis:
         return cluster_looks.diagnosis(
             "no-pods",
             self._said.context,
-            f"{len(missing)} pods are not created, the first is {min(missing, default='none')}",
+            f"{len(missing)} pods are not created, the first is {min(missing)}",
             "kubectl get events: nothing was refused",
         )
 
@@ -346,7 +372,7 @@ class PodDeployment:
             mine = pod.name in self.plan.nodes
             if not mine and pod.component != readiness.ROUTER:
                 continue  # such as a pod of the download that was evicted and made again
-            found = pod_states.fault(pod, self._rank(pod.name) if mine else None)
+            found = pod_states.fault(pod, self._rank(pod.name))
             if found and found.kind not in pod_states.TOLD_BY_LOGS:
                 raise readiness.Found(found)
             if found and mine:
@@ -385,7 +411,7 @@ class PodDeployment:
         out = []
         for engine in self.plan.engines:
             pod = pods.get(engine.node)
-            found = pod and pod_states.fault(pod, self._rank(pod.name))
+            found = pod and pod_states.fault(pod)
             state = "not started"
             if pod is not None:
                 state = "ready" if pod.ready else "starting" if pod.runs else pod.word
@@ -442,9 +468,24 @@ class PodDeployment:
             held = self._ours.held()
         if held and not self._ours.holds(held):
             return Outcome(warnings=(self._change(f"claim: left alone, {told(held)} has it"),))
-        self.logs.read(now=True)
+        warnings: list[Change] = []
+        try:
+            self.logs.read(now=True)
+        except OSError as error:  # such as a full disk: the pods end all the same
+            unkept = f"logs: the last lines are not kept: {error.strerror}"
+            warnings.append(self._change(unkept))
+        changes: list[Change] = []
+        try:
+            self._delete(changes)
+        except StepFailed as error:
+            done = Outcome(tuple(changes), tuple(warnings))
+            raise StepFailed(error.step, error.failed, done) from None
+        return Outcome(tuple(changes), tuple(warnings))
+
+    def _delete(self, changes: list[Change]) -> None:
+        """Delete the objects, wait for the end of the pods and give the name back."""
         with self._asking("down"):
-            changes = [self._change(f"{name}: deleted") for name in self._ours.delete()]
+            changes += [self._change(f"{name}: deleted") for name in self._ours.delete()]
         end = time.monotonic() + _GONE
         while left := self._now("down", fresh=True):
             if time.monotonic() > end:
@@ -460,13 +501,11 @@ class PodDeployment:
                             command=self.kubectl.typed("describe", "pod", left[0].name),
                         )
                     ],
-                    Outcome(tuple(changes)),
                 )
             time.sleep(_LOOK)
         with self._asking("down"):
             if self._ours.release():
                 changes.append(self._change(f"configmap/{self._ours.claim}: given back"))
-        return Outcome(tuple(changes))
 
     def close(self) -> None:
         """End the port-forwards; the pods go on."""

@@ -10,6 +10,7 @@ Example::
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -64,7 +65,17 @@ class SshNodes:
                 text=True,
                 start_new_session=True,
             )
-        data = {"ssh_config_file": str(folder / "ssh_config")}
+        try:
+            self._connect(hosts, folder, gone, jump)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(
+        self, hosts: Sequence[tuple[str, dict[str, object]]], folder: Path, gone: int, jump: bool
+    ) -> None:
+        config = folder / "ssh_config"
+        data = {"ssh_config_file": str(config)}
         self.unreachable: dict[str, str] = self._ask(
             do="connect",
             folder=str(folder),
@@ -73,7 +84,7 @@ class SshNodes:
         )["failed"]
         there = [str(mine["ssh_hostname"]) for name, mine in hosts if name not in self.unreachable]
         if jump and there:
-            self._tunnel = Tunnel(there[0], folder / "ssh_config", log)
+            self._tunnel = Tunnel(there[0], config, self._log)
 
     def look(self, texts: Mapping[str, str]) -> dict[str, Answer]:
         """Run read-only verbs; ``texts`` are the scripts by name of the node."""
@@ -94,7 +105,8 @@ class SshNodes:
         """Close the connections."""
         if self._tunnel is not None:
             self._tunnel.close()
-        if self._process.stdin and not self._process.stdin.closed:
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it has ended before an order was written
             self._process.stdin.close()
         try:
             self._process.wait(5)
@@ -131,33 +143,30 @@ class Tunnel:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         set_own = prctl.prctl()
+        argv = ["ssh", "-F", str(config), "-N", "-D", f"127.0.0.1:{port}"]
+        argv += ["-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", address]
+        none = f"{address}: no way for HTTP through ssh -D"
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [
-                    "ssh",
-                    "-F",
-                    str(config),
-                    "-N",
-                    "-D",
-                    f"127.0.0.1:{port}",
-                    "-o",
-                    "BatchMode=yes",
-                    "-o",
-                    "ExitOnForwardFailure=yes",
-                    address,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-                preexec_fn=lambda: set_own(prctl.PR_SET_PDEATHSIG, signal.SIGTERM),
-            )
+            try:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    start_new_session=True,
+                    preexec_fn=lambda: set_own(prctl.PR_SET_PDEATHSIG, signal.SIGTERM),
+                )
+            except OSError as error:
+                raise KimiError(f"{none}: ssh cannot be started: {error.strerror}") from None
         end = time.monotonic() + _TUNNEL_WAIT
-        while not http_client.listens(f"http://127.0.0.1:{port}", 1.0):
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.close()
-                raise KimiError(f"{address}: no way for HTTP through ssh -D; what ssh says: {log}")
-            time.sleep(0.05)
+        try:
+            while not http_client.listens(f"http://127.0.0.1:{port}", 1.0):
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise KimiError(f"{none}; what ssh says: {log}")
+                time.sleep(0.05)
+        except BaseException:
+            self.close()
+            raise
         http_client.go_through(port)
 
     def close(self) -> None:
