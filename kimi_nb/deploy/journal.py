@@ -108,7 +108,9 @@ def alone(folder: Path, wait: bool = True) -> Iterator[None]:
                 "Wait for its end, or stop it."
             ) from None
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()}, {holder()}, since {evidence.now()}".encode(), 0)
+        said = f"process {os.getpid()}, {holder()}, since {evidence.now()}"
+        with contextlib.suppress(OSError):  # on a full disk nobody is named; the lock holds
+            os.pwrite(handle, said.encode(), 0)
         yield
     finally:
         os.close(handle)

@@ -508,9 +508,13 @@ class OnNodes:
         Raises StepFailed with the other nodes afterwards.
         """
         there = [node for node in self.plan.nodes if node not in self.nodes.unreachable]
-        self.logs.read(now=True)  # the last lines of the logs are not lost
         changes: list[Change] = []
         warnings: list[Change] = []
+        try:
+            self.logs.read(now=True)  # the last lines are not lost
+        except OSError as error:  # such as a full disk: everything is stopped all the same
+            unkept = f"logs: the last lines are not kept: {error.strerror}"
+            warnings.append(Change("this machine", unkept))
         failed: list[Diagnosis] = []
         for verb in ("stop", "release"):
             answers = self.nodes.change({node: self.text(node, [verb]) for node in there}, verb)

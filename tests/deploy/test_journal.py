@@ -261,6 +261,19 @@ def _umask() -> int:
     return mask
 
 
+def test_on_a_full_disk_the_lock_has_no_name(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / ".lock").write_text("process 7, of another")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with journal.alone(tmp_path):
+            assert (tmp_path / ".lock").read_text() == ""
+            with pytest.raises(KimiError), journal.alone(tmp_path, wait=False):
+                raise AssertionError("two at once")
+
+
 def test_a_shorter_name_leaves_nothing_of_a_longer_one(tmp_path):
     (tmp_path / ".lock").write_text("x" * 500)
     with journal.alone(tmp_path):

@@ -718,6 +718,22 @@ def test_the_end_stops_everything_and_then_gives_it_back(site, tmp_path):
     assert (tmp_path / "logs" / N0 / "engines.log").read_text() == "last words\n"
 
 
+def test_logs_that_cannot_be_kept_keep_nothing_running(site, monkeypatch):
+    target, nodes = site()
+
+    def full(now):
+        raise OSError(28, "No space left on device", "/run/logs/a3-0/engines.log")
+
+    monkeypatch.setattr(target.logs, "read", full)
+    nodes.says = {(N0, "stop"): ["changed engines stopped", "warn engines slow"]}
+    unkept = "logs: the last lines are not kept: No space left on device"
+    assert target.down() == Outcome(
+        (Change(N0, "engines: stopped"),),
+        (Change("this machine", unkept), Change(N0, "engines: slow")),
+    )
+    assert nodes.asked == [("stop", every("stop")), ("release", every("release"))]
+
+
 def test_a_node_where_something_runs_on_keeps_its_claim(site):
     target, nodes = site(unreachable={N3: UNREACHED})
     nodes.says = {
