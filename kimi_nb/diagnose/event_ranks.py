@@ -19,6 +19,8 @@ _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose libr
 _ANY = "*"  # whatever the host, no name of one
 # How CANN and torch_npu tell the process within what they say.
 _PID = re.compile(r"[(\[]PID: ?(\d+)[,\]]")
+# The name of a process that is counted along all devices of its group.
+_OF_NODE = re.compile(r"(?:DP0[ _])?TP(\d+)(?:[ _]EP\d+)?")
 # What names a rank without a level.
 _NOTICED = re.compile(
     r"\bnoticed that process rank \d+ with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)"
@@ -67,6 +69,8 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if event.rank is None and (device := rank_words.device_of(event.texts)):
             event.rank = event.label = device
             _number_device(event)
+        if event.rank is None and "Worker" in event.said.speaker and (pid := _number(event)):
+            event.rank, event.label = f"pid={pid}", f"{event.said.speaker} pid={pid}"
 
 
 class _Processes:
@@ -101,7 +105,7 @@ def _take(event: Event, other: Event | None) -> None:
 
 def _take_told(event: Event, ranks: ProcessRanks) -> None:
     """Give an event the rank that its process told elsewhere in the log."""
-    told = ranks.of(event.said.process) if _nameless(event) else None
+    told = ranks.of(event.said.process) if nameless(event) else None
     if event.remote:  # of the head's own processes Ray tells no address in their lines
         told = ranks.of(event.remote)
         told = ranks.of(f"||{event.remote.rpartition('|')[2]}") if told is None else told
@@ -139,7 +143,7 @@ def _may_call(event: Event) -> bool:
     return bool(event.raised or said.level or said.grammar == "sglang" or _TELLS.search(said.text))
 
 
-def _nameless(event: Event) -> bool:
+def nameless(event: Event) -> bool:
     """Return whether an event is known by no rank, but at most by its host or its device."""
     by_host = isinstance(event.rank, str) and event.rank.startswith("ip=")
     return event.rank is None or by_host or _by_device(event)
@@ -182,4 +186,6 @@ def _elsewhere(device: int | str | None, rank: int | str | None) -> bool:
     A process that is shown one device alone calls it 0.
     """
     number = int(re.sub(r"\D", "", str(device)))
+    if isinstance(rank, str) and (named := _OF_NODE.fullmatch(rank)):
+        rank = int(named[1])
     return isinstance(rank, int) and rank != number and rank - number <= number != 0

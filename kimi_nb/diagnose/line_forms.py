@@ -164,10 +164,10 @@ NATIVE = tuple(
         ),
         (
             "ucx",
-            r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
+            r"\[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
             r"(?:(?P<who>UCX) +)?(?:(?P<level>Fatal|FATAL|ERROR|WARN):? +)?",
         ),
-        ("ucx", r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?=Caught signal)"),
+        ("ucx", r"\[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+:\d+\] +(?=Caught signal)"),
         ("mpi", r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] (?=\*\*\* |Signal|Failing at )"),
         (
             "ray",
@@ -189,6 +189,12 @@ NATIVE = tuple(
             r"(?P<who>slurmstepd|srun): (?P<level>error|fatal): "
             r"(?=(?:(?P<node>[\w.-]+): task (?P<task>\d+):)?)",
         ),
+        (
+            "ccl",
+            r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:\( *(?P<pid>\d+)\) "
+            r"\|(?P<who>CCL)_(?P<level>DEBUG|INFO|WARN|ERROR)\| (?:(?P<source>[\w.]+:\d+) )?",
+        ),
+        ("xccl", r"\[(?P<who>XCCL)\]\[(?P<source>[\w.]+:\d+)\] (?=(?:dev (?P<local>\d+) )?)"),
         ("kernel", r"(?:(?P<who>kernel): ?)?\[ *\d+\.\d+\] "),
         (
             "rust",

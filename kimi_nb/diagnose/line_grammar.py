@@ -143,6 +143,8 @@ class _Found:
     @property
     def rank(self) -> int | str | None:
         if "DP" in self.parts and not (self.named or self.inner):
+            if self.stage:  # each stage has an engine of this name
+                return self.stage
             return self.parts["DP"]
         if self.named and not self.inner:
             return self.named
@@ -191,11 +193,16 @@ def of(line: str) -> Said:
     rank = found.rank
     if rank is None:
         rank = rank_words.rank_of(text[:_REACH])
-    place = rank_words.place_of(text[:_REACH]) if rank is None else None
+    place = rank_words.group_of(text[:_REACH]) if found.rank is None else None
+    if place is None and rank is None:
+        place = rank_words.place_of(text[:_REACH])
     if place is not None:
         rank = place.rank
     if ended and (rank is None or found.speaker.startswith("EngineCore")):
         rank = f"DP{rank} {ended}" if rank else ended
+    title = rank_words.title_of(text) if "::" in text else ""
+    if title and (rank is None or found.speaker.startswith("EngineCore")):
+        rank = title
     if rank is None and found.pid:
         rank = rank_words.device_of(text[:_REACH])
     if rank is None and (host := rank_words.host_of(text)):

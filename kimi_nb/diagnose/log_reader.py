@@ -86,12 +86,14 @@ def read(source: Source) -> Read:
             size += len(block)
             if last:
                 number, looked, time = _take(sight, source, last, number, looked, time)
+                sight.name((begins, last, block))
             last = block
     except ParameterError as error:
         why = str(error).removeprefix(f"{source.name}: ").removesuffix(".")
     # The end of a log tells how it ended: it is read whole, however much was seen before.
     if last:
         number, _, _ = _take(sight, source, last, number, 0, time)
+        sight.name((begins, last))
     sight.end(number + (bool(last) and not last.endswith(b"\n")))
     if not size:
         return Read(source, sight, size, why or log_sources.no_log(b""))

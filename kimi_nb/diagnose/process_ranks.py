@@ -11,11 +11,16 @@ Ray's workers and libraries name their process and its host only.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable, Iterator
 
+from kimi_nb.diagnose import line_grammar, log_lines
 from kimi_nb.diagnose.line_grammar import Said
 
 _MOST = 4096  # processes of one log
+_LINES = 8  # lines of a process that are looked at for its name
+_NAME = 80  # characters of a line behind the number, which may still name the process
 # How a process tells its number among all of its group: vLLM, its parallel state, NCCL, LCCL; its
 # device: NVSHMEM; and how a launcher tells the number of a process that it names: MPI, torchrun.
 TOLD = (
@@ -54,6 +59,17 @@ class ProcessRanks:
                 self._note(other or said.process, int(told.get("world", 1)), int(told["rank"]))
                 return
 
+    def search(self, process: str, blocks: Iterable[bytes]) -> None:
+        """Look in parts of a log for a line that names a process of which only the number is known."""
+        number = process.rpartition("|")[2]
+        if not number.isdecimal() or self.of(process) is not None or len(self._ranks) >= _MOST:
+            return
+        for line in itertools.chain.from_iterable(_lines(block, number) for block in blocks):
+            said = line_grammar.of(log_lines.plain(line.decode("utf-8", "replace")))
+            if said.rank is not None and _same_number(process, said.process):
+                self._note(process, 0, said.rank)
+                return
+
     def _note(self, process: str, world: int, rank: int | str) -> None:
         if process and world > self._ranks.get(process, (-1, 0))[0]:
             self._ranks[process] = world, rank
@@ -70,6 +86,23 @@ def one_process(said: Said, other: Said) -> bool:
     """Return whether two lines may be of one process: not if each names a number of its own."""
     numbers = {one.process.rpartition("|")[2] for one in (said, other) if one.process}
     return len(numbers) < 2
+
+
+def _lines(block: bytes, number: str) -> Iterator[bytes]:
+    """Yield the beginnings of the first lines that name a process by its number."""
+    words = f"pid={number}".encode()
+    at = block.find(words)
+    for _ in range(_LINES):
+        if at < 0:
+            return
+        yield block[block.rfind(b"\n", 0, at) + 1 : at + _NAME].partition(b"\n")[0]
+        at = block.find(words, at + _NAME)
+
+
+def _same_number(process: str, other: str) -> bool:
+    """Return whether two names of processes have one number, and no two hosts."""
+    hosts = {one.partition("|")[0] for one in (process, other)} - {""}
+    return process.rpartition("|")[2] == other.rpartition("|")[2] and len(hosts) < 2
 
 
 def _same_place(process: str, other: str) -> bool:
