@@ -19,11 +19,14 @@ _FRAGMENT = re.compile(r'\s*File "[^"]+", line \d|\s{4,}\S|[\s~^]+$')
 _NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E\d{5}\[PID: \d+\]|\[PID: \d+\] ")
 # What CANN and torch_npu write above what they have to say.
 NPU_HEADS = re.compile(
-    r"(?:ERR\d{5} \w+ call .*failed\.?|\bE[A-Z\d]\d{4}: Inner Error!?)$", re.MULTILINE
+    r"(?:ERR\d{5} \w+ call .*failed\.?|\bE[A-Z\d]\d{4}: Inner Error!?|\bHCCL error: [a-z ]+)$",
+    re.MULTILINE,
 )
 _NPU_ABOVE = re.compile(r"The [Ii]nner error is reported as above")
 # What an exception says only of others: the next one in the chain is the one that counts.
-HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
+HOLLOW = re.compile(
+    r"RayTaskError|ProcessRaisedException|ChildFailedError|CalledProcessError|ExceptionGroup"
+)
 
 
 @dataclass(slots=True)

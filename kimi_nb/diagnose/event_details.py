@@ -68,8 +68,10 @@ def take_rank(event: Event, said: Said) -> None:
     """
     device = isinstance(event.rank, str) and event.rank.startswith("[")
     vague = device or (event.said.grammar == "torch_npu" and "Worker" in said.speaker)
-    better = vague and said.rank is not None and said.process == event.said.process
-    if event.rank is None or better:
+    # An engine may name the worker of which it tells.
+    by_engine = event.said.speaker.startswith("EngineCore") and isinstance(said.rank, str)
+    better = said.rank is not None and said.process == event.said.process
+    if event.rank is None or (better and (vague or by_engine)):
         event.rank, event.label = said.rank, said.label
 
 

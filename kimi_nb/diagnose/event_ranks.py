@@ -37,6 +37,8 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     """
     for event in events:
         _take_told(event, ranks)
+        if event.rank is None and ranks.alone is not None and _unnamed(event):
+            event.rank, event.label = ranks.alone, str(ranks.alone)
     known = [one for one in events if one.rank is not None and not _by_device(one)]
     # The number that torch_npu tells is one in a group of many.
     named = _Processes(sorted(known, key=lambda one: one.said.grammar == "torch_npu"))
@@ -69,8 +71,20 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if event.rank is None and (device := rank_words.device_of(event.texts)):
             event.rank = event.label = device
             _number_device(event)
-        if event.rank is None and "Worker" in event.said.speaker and (pid := _number(event)):
-            event.rank, event.label = f"pid={pid}", f"{event.said.speaker} pid={pid}"
+        _name_speaker(event)
+
+
+def _name_speaker(event: Event) -> None:
+    """Name a process of which no rank is known by what it is called, and a worker by its number."""
+    said, pid = event.said, _number(event)
+    if "Worker" in said.speaker and pid.isdecimal() and (event.rank is None or _by_host(event)):
+        event.rank = event.rank or f"pid={pid}"
+        event.label = f"{said.speaker} pid={pid}"
+    elif event.rank is None and (other := event.remote.rpartition("|")[2]):
+        event.rank = event.label = f"pid={other}"
+    elif event.rank is None:
+        beside = said.grammar in ("nccl", "ucx", "mpi")  # as these write the number of a process
+        event.label = f"{said.node}:{pid}" if beside and said.node else said.node or said.speaker
 
 
 class _Processes:
@@ -145,8 +159,17 @@ def _may_call(event: Event) -> bool:
 
 def nameless(event: Event) -> bool:
     """Return whether an event is known by no rank, but at most by its host or its device."""
-    by_host = isinstance(event.rank, str) and event.rank.startswith("ip=")
-    return event.rank is None or by_host or _by_device(event)
+    return event.rank is None or _by_host(event) or _by_device(event)
+
+
+def _unnamed(event: Event) -> bool:
+    """Return whether nothing is told of the process that says an event, nor of another that it names."""
+    return not (event.said.process or event.said.speaker or event.remote)
+
+
+def _by_host(event: Event) -> bool:
+    """Return whether an event is known only by the host of its process ("ip=192.0.2.7")."""
+    return isinstance(event.rank, str) and event.rank.startswith("ip=")
 
 
 def _number(event: Event) -> str:

@@ -29,8 +29,12 @@ _MOST = 200  # events of one log; after that only those that a signature knows
 _AMONG = 200  # lines between an announcement and its traceback, where several processes speak
 
 _IGNORED = "Exception ignored in"
-# The process that Ray names where it says that a worker died.
-_LOST = re.compile(r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)")
+# The process that Ray, the kernel or an engine names where it says that one ended.
+_LOST = re.compile(
+    r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)|"
+    r"\bKilled process (?P<killed>\d+)\b|\[(?P<fault>\d+)\]: segfault at |"
+    r"\bpid[ =:](?P<died>\d+)\)? (?:died|crashed|exited)\b"
+)
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = "NPU warning, error code is "
 _BELOW = 8  # lines
@@ -177,7 +181,8 @@ class Events:
             self._keys.add(match.key)
             event.matches.append(match)
         if lost := _LOST.search(said.text):
-            event.remote = f"|{lost['ip']}|{lost['pid']}"
+            pid = lost["pid"] or lost["killed"] or lost["fault"] or lost["died"]
+            event.remote = f"|{lost['ip'] or ''}|{pid}"
         event_details.place_actor(event, said.text)
         event.harmless = gravity.why_harmless(said)
         opened = event_lines.TRACEBACK.search(said.text) if "\n" not in said.text else None

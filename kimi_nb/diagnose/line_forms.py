@@ -81,13 +81,17 @@ WRAPPERS = tuple(
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? ?(?={_STARTED})",
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[A-Za-z][\w .-]{{0,40}}\]:? "
         r"(?= +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): )",
-        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/])",  # srun --label
+        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/]|slurmstepd: |pyxis: )",  # srun --label
+        r"pyxis: +(?=[\w-]+: )",  # containers of SLURM, which pass on what others say
         r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
         # mpirun --tag-output --timestamp-output
         r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
-        r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
+        r"\[(?:[\w.-]+@)?\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
         r"\[(?P<task>\d+)\]<std(?:err|out)>: ?",  # horovod
-        r"\[default(?P<task>\d+)\]: ?",  # torchrun --log-dir
+        r"\[(?:default|worker|trainer)(?P<task>\d+)\]: ?",  # torchrun --tee
+        # mpiexec -prepend-rank
+        r"\[(?P<task>\d{1,4})\] (?=Traceback| +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): |"
+        r"\[TensorRT-LLM\]|\[TRT-LLM\]|terminate called)",
     )
 )
 # Who speaks; the innermost counts. `parts` are the places of a parallel group.

@@ -200,9 +200,11 @@ def of(line: str) -> Said:
         rank = place.rank
     if ended and (rank is None or found.speaker.startswith("EngineCore")):
         rank = f"DP{rank} {ended}" if rank else ended
-    title = rank_words.title_of(text) if "::" in text else ""
-    if title and (rank is None or found.speaker.startswith("EngineCore")):
-        rank = title
+    by_engine = found.speaker.startswith("EngineCore")
+    named = rank_words.title_of(text) if "::" in text else ""
+    named = named or (rank_words.worker_of(text[:_REACH]) if by_engine and level in GRAVE else "")
+    if named and not ended and (rank is None or by_engine):
+        rank = named
     if rank is None and found.pid:
         rank = rank_words.device_of(text[:_REACH])
     if rank is None and (host := rank_words.host_of(text)):
@@ -222,6 +224,8 @@ def of(line: str) -> Said:
     process = f"{found.node}|{found.ip}|{found.pid or label or rank}" if found.pid or label else ""
     if not process and (found.rank is not None or found.node):
         process = f"{found.node}||{found.rank}"
+    if rank is not None and rank == named:
+        label = named.replace("_", " ")
     return Said(
         rank,
         label or (place.name if place is not None else "" if rank is None else str(rank)),

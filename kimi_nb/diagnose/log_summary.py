@@ -118,7 +118,7 @@ class Sight:
         """Look in parts of the log for the names of processes that told an error without one."""
         for event in self._events.all[self._named :]:
             if event_ranks.nameless(event):
-                self._events.ranks.search(event.said.process, blocks)
+                self._events.ranks.search(event.remote or event.said.process, blocks)
         self._named = len(self._events.all)
 
     def works(self, block: bytes, begin: int, end: int) -> None:

@@ -41,6 +41,12 @@ class ProcessRanks:
     def __init__(self) -> None:
         # World size and rank, or the device of which nothing else is told, by process.
         self._ranks: dict[str, tuple[int, int | str]] = {}
+        self._lone: set[int] = set()  # told by lines that name no process
+
+    @property
+    def alone(self) -> int | None:
+        """The rank that whoever names no process in a log has told, if all told the same."""
+        return next(iter(self._lone)) if len(self._lone) == 1 else None
 
     def take(self, said: Said) -> None:
         """Note the rank that a line tells of the process that wrote it, or of the one it names."""
@@ -55,6 +61,8 @@ class ProcessRanks:
             found = pattern.search(said.text)
             if found is not None:
                 told = found.groupdict()
+                if told.get("world", "1") != "1" and not said.process:
+                    self._lone.add(int(told["rank"]))
                 other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
                 self._note(other or said.process, int(told.get("world", 1)), int(told["rank"]))
                 return

@@ -87,6 +87,11 @@ def title_of(text: str) -> str:
     return _group("titles", text).strip("_")
 
 
+def worker_of(text: str) -> str:
+    """Return the place in its groups of a worker of which an engine tells, or ""."""
+    return _group("workers", text).strip(" _")
+
+
 def ended(text: str) -> str:
     """Return the worker of which another process says that it ended, or ""."""
     return _group("ended", text)
