@@ -71,6 +71,8 @@ def take_rank(event: Event, said: Said) -> None:
     # An engine may name the worker of which it tells.
     by_engine = event.said.speaker.startswith("EngineCore") and isinstance(said.rank, str)
     better = said.rank is not None and said.process == event.said.process
+    if said.rank is None and event.label:
+        return
     if event.rank is None or (better and (vague or by_engine)):
         event.rank, event.label = said.rank, said.label
 

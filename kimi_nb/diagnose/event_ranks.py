@@ -37,8 +37,6 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     """
     for event in events:
         _take_told(event, ranks)
-        if event.rank is None and ranks.alone is not None and _unnamed(event):
-            event.rank, event.label = ranks.alone, str(ranks.alone)
     known = [one for one in events if one.rank is not None and not _by_device(one)]
     # The number that torch_npu tells is one in a group of many.
     named = _Processes(sorted(known, key=lambda one: one.said.grammar == "torch_npu"))
@@ -53,6 +51,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if event.rank is None and event.said.process:
             _take(event, seen.of(event))
     ended: Event | None = None
+    callers: dict[int, Event | None] = {}
     for at, event in enumerate(events):
         if any(one.signature.id == "rank-died" for one in event.matches):
             ended = event
@@ -61,23 +60,30 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if ended is not None and event.first.number - ended.first.number <= _SHOWN:
             _take(event, ended)
         else:
-            _take(event, _caller(event, events[at + 1 : at + 1 + _NEXT]))
+            callers[at] = _caller(event, events[at + 1 : at + 1 + _NEXT])
+            if (caller := callers[at]) is not None and caller.rank is not None:
+                _take(event, caller)
     printed = _Processes((one for one in events if one.rank is not None), _pids)
     for event in events:
         if event.rank is None:
             _take(event, printed.of(event))
+        if event.rank is None and ranks.alone is not None and _unnamed(event):
+            event.rank, event.label = ranks.alone, str(ranks.alone)
         if event.rank is None and event.label:  # of a process that is known by a name alone
             event.rank = event.label
         if event.rank is None and (device := rank_words.device_of(event.texts)):
             event.rank = event.label = device
             _number_device(event)
         _name_speaker(event)
+    for at, caller in callers.items():
+        if events[at].rank is None and not events[at].remote:
+            _take(events[at], caller)
 
 
 def _name_speaker(event: Event) -> None:
     """Name a process of which no rank is known by what it is called, and a worker by its number."""
     said, pid = event.said, _number(event)
-    if "Worker" in said.speaker and pid.isdecimal() and (event.rank is None or _by_host(event)):
+    if _numbered(event) and (event.rank is None or _by_host(event)):
         event.rank = event.rank or f"pid={pid}"
         event.label = f"{said.speaker} pid={pid}"
     elif event.rank is None and (other := event.remote.rpartition("|")[2]):
@@ -151,7 +157,9 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
 
 def _may_call(event: Event) -> bool:
     """Return whether an event has a rank and is an error that its process tells, no quoted line."""
-    if event.rank is None or event.said.grammar in ("nccl", "cann", "slurm"):
+    if event.said.grammar in ("nccl", "cann", "slurm"):
+        return False
+    if event.rank is None and not _numbered(event):
         return False
     said = event.said
     return bool(event.raised or said.level or said.grammar == "sglang" or _TELLS.search(said.text))
@@ -160,6 +168,11 @@ def _may_call(event: Event) -> bool:
 def nameless(event: Event) -> bool:
     """Return whether an event is known by no rank, but at most by its host or its device."""
     return event.rank is None or _by_host(event) or _by_device(event)
+
+
+def _numbered(event: Event) -> bool:
+    """Return whether a worker says an event of which at least the number of its process is known."""
+    return "Worker" in event.said.speaker and _number(event).isdecimal()
 
 
 def _unnamed(event: Event) -> bool:

@@ -50,6 +50,7 @@ class Events:
         self._left = 0  # lines that still belong to the last event
         self._keys: set[tuple[object, ...]] = set()
         self._short = False  # whether a warning told of a limit that was reached
+        self._titled: tuple[str, int] | None = None  # the name of a process above its traceback
         self._warned: tuple[Said, Line] | None = None  # of an NPU
         self.ranks = process_ranks.ProcessRanks()
 
@@ -70,6 +71,8 @@ class Events:
         said = self._bared(line_grammar.of(line.text))
         self.ranks.take(said)
         match = None if event_lines.source_code(said) else match
+        if titled := process_ranks.TITLED.match(said.text):
+            self._titled = titled[1], line.number
         if _NPU_WARNING in said.text:
             self._warned = said, line
         if _IGNORED in said.text:
@@ -196,6 +199,7 @@ class Events:
             and not before.raised
             and not before.inside
             and not event_details.ends(before)
+            and not gravity.of_probe(before.said)
             and (
                 before.said.process in ("", said.process)
                 or event_details.announces(before.said, said)
@@ -214,6 +218,8 @@ class Events:
             self.all.append(event)
         if opened:
             event.inside, event.traced = True, 0
+            if self._titled is not None and line.number - self._titled[1] == 1:
+                event.label = event.label or self._titled[0]
             event.before = event_lines.form_of(said.text[: opened.start()])
             self._left = event_lines.MOST
         elif event_lines.FRAME.match(said.text):  # of a traceback whose head is gone

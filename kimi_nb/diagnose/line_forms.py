@@ -81,7 +81,8 @@ WRAPPERS = tuple(
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? ?(?={_STARTED})",
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[A-Za-z][\w .-]{{0,40}}\]:? "
         r"(?= +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): )",
-        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/]|slurmstepd: |pyxis: )",  # srun --label
+        # srun --label
+        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/]| +File \"| {3,}\S|slurmstepd: |pyxis: )",
         r"pyxis: +(?=[\w-]+: )",  # containers of SLURM, which pass on what others say
         r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
         # mpirun --tag-output --timestamp-output
@@ -102,7 +103,7 @@ SPEAKERS = tuple(
         r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)\) ",
         r"\((?P<who>StageEngineCoreProc)_(?P<stage>stage\d+)\w* pid=(?P<pid>\d+)\) ?",  # vllm-omni
-        r"\((?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+        r"\((?:pid=)?(?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>[^()\s=]+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?) (?:rank=(?P<torch>\d+) )?"
         r"pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",

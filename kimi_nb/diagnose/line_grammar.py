@@ -204,7 +204,8 @@ def of(line: str) -> Said:
     named = rank_words.title_of(text) if "::" in text else ""
     named = named or (rank_words.worker_of(text[:_REACH]) if by_engine and level in GRAVE else "")
     if named and not ended and (rank is None or by_engine):
-        rank = named
+        outer = found.parts.get("DP", 0)
+        rank = named = f"DP{outer} {named}" if outer and "DP" not in named else named
     if rank is None and found.pid:
         rank = rank_words.device_of(text[:_REACH])
     if rank is None and (host := rank_words.host_of(text)):

@@ -32,6 +32,8 @@ TOLD = (
     r"\bprocess rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)",
     r"\blocal_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)",
 )
+# How multiprocessing names a process above its traceback; a program may have given it a name.
+TITLED = re.compile(r"Process ([A-Z][\w-]*(?::\d+)?):\s*$")
 _TOLD = tuple(re.compile(one) for one in TOLD if "<rank>" in one)
 
 
