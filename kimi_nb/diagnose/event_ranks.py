@@ -16,6 +16,11 @@ from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
 _SHOWN = 20  # last lines of a rank's log that a launcher shows
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
+# Grammars of libraries, whose name is that of no process, and those that write host:number.
+_OF_LIBRARIES = (
+    *("cann", "ccl", "kernel", "nccl", "slurm", "tensorrt", "turbomind", "ucx", "xccl"),
+)
+_BESIDE = ("mpi", "nccl", "ucx")
 _ANY = "*"  # whatever the host, no name of one
 # How CANN and torch_npu tell the process within what they say.
 _PID = re.compile(r"[(\[]PID: ?(\d+)[,\]]")
@@ -83,14 +88,16 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
 def _name_speaker(event: Event) -> None:
     """Name a process of which no rank is known by what it is called, and a worker by its number."""
     said, pid = event.said, _number(event)
-    if _numbered(event) and (event.rank is None or _by_host(event)):
-        event.rank = event.rank or f"pid={pid}"
-        event.label = f"{said.speaker} pid={pid}"
+    elsewhere = said.rank is None and event.label in ("", str(event.rank))
+    if _numbered(event) and (event.label[:3] in ("", "ip=") or elsewhere):
+        event.rank = f"pid={pid}" if event.rank is None else event.rank
+        ip = said.process.split("|")[1]
+        event.label = f"{said.speaker} pid={pid}" + (f", ip={ip}" if ip else "")
     elif event.rank is None and (other := event.remote.rpartition("|")[2]):
         event.rank = event.label = f"pid={other}"
     elif event.rank is None:
-        beside = said.grammar in ("nccl", "ucx", "mpi")  # as these write the number of a process
-        event.label = f"{said.node}:{pid}" if beside and said.node else said.node or said.speaker
+        who = said.node or ("" if said.grammar in _OF_LIBRARIES else said.speaker)
+        event.label = f"{who}:{pid}" if who and said.grammar in _BESIDE else who
 
 
 class _Processes:
@@ -126,6 +133,8 @@ def _take(event: Event, other: Event | None) -> None:
 def _take_told(event: Event, ranks: ProcessRanks) -> None:
     """Give an event the rank that its process told elsewhere in the log."""
     told = ranks.of(event.said.process) if nameless(event) else None
+    if event.rank is None and event.said.thread:
+        told = ranks.of(f"||{event.said.thread}")
     if event.remote:  # of the head's own processes Ray tells no address in their lines
         told = ranks.of(event.remote)
         told = ranks.of(f"||{event.remote.rpartition('|')[2]}") if told is None else told

@@ -32,7 +32,8 @@ _IGNORED = "Exception ignored in"
 # The process that Ray, the kernel or an engine names where it says that one ended.
 _LOST = re.compile(
     r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)|"
-    r"\bKilled process (?P<killed>\d+)\b|\[(?P<fault>\d+)\]: segfault at |"
+    r"\bKilled process (?P<killed>\d+)\b|\bXid \([^)]*\): \d+, pid=(?P<lost>\d+)|"
+    r"\[(?P<fault>\d+)\]: segfault at |"
     r"\bpid[ =:](?P<died>\d+)\)? (?:died|crashed|exited)\b"
 )
 # A warning of the NPU, below which CANN prints what it is about, without a label.
@@ -184,7 +185,7 @@ class Events:
             self._keys.add(match.key)
             event.matches.append(match)
         if lost := _LOST.search(said.text):
-            pid = lost["pid"] or lost["killed"] or lost["fault"] or lost["died"]
+            pid = lost["pid"] or lost["killed"] or lost["lost"] or lost["fault"] or lost["died"]
             event.remote = f"|{lost['ip'] or ''}|{pid}"
         event_details.place_actor(event, said.text)
         event.harmless = gravity.why_harmless(said)
@@ -210,6 +211,7 @@ class Events:
         ):
             if match is not None:
                 before.matches.append(match)
+            before.indent = event.indent
             event = before  # the announcement of this traceback
             event.lines.append(line)
             if event.rank is None:

@@ -53,7 +53,7 @@ WRAPPERS = tuple(
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
         r"(?=[\[(A-Z\d]| +File \"| {3,}\S)",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
-        r"[\w.-]+ +\| ?",  # docker compose
+        r"(?P<node>[\w.-]+) +\| ?",  # docker compose
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
@@ -160,7 +160,7 @@ NATIVE = tuple(
         ),
         (
             "glog",
-            r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +(?:\d+ )?(?P<source>[\w./-]+:\d+)\] ?",
+            r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +(?:(?P<thread>\d+) )?(?P<source>[\w./-]+:\d+)\] ?",
         ),
         (
             "ucx",
@@ -192,7 +192,7 @@ NATIVE = tuple(
         (
             "slurm",
             r"(?P<who>slurmstepd|srun): (?P<level>error|fatal): "
-            r"(?=(?:(?P<node>[\w.-]+): task (?P<task>\d+):)?)",
+            r"(?=(?:(?P<node>[\w.-]+): tasks? (?:(?P<task>\d+):)?)?)",
         ),
         (
             "ccl",
@@ -210,7 +210,8 @@ NATIVE = tuple(
         ("logfmt", r"time=\S+ level=(?P<level>[a-z]+) (?:source=(?P<source>\S+) )?msg="),
         (
             "python",
-            rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +(?:[\w.-]+ (?:\d+|[|-]) )?"
+            rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +"
+            r"(?:(?:rank_?(?P<torch>\d+)|[\w.-]+) (?:\d+|[|-]) )?"
             rf"\[?{_LEVEL}\b\]? *(?:[|:-]+ )?(?:(?P<source>[\w./]+:\d+)[ \]:-]+)?",
         ),
         ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),

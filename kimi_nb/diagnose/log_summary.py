@@ -118,7 +118,9 @@ class Sight:
         """Look in parts of the log for the names of processes that told an error without one."""
         for event in self._events.all[self._named :]:
             if event_ranks.nameless(event):
-                self._events.ranks.search(event.remote or event.said.process, blocks)
+                said = event.said
+                who = event.remote or said.process or f"||{said.thread}"
+                self._events.ranks.search(who, blocks)
         self._named = len(self._events.all)
 
     def works(self, block: bytes, begin: int, end: int) -> None:

@@ -26,6 +26,7 @@ _NAME = 80  # characters of a line behind the number, which may still name the p
 TOLD = (
     r"\bworld_size=(?P<world>\d+),? rank=(?P<rank>\d+)",
     r"\brank (?P<rank>\d+) in world size (?P<world>\d+)",
+    r"\[Gloo\] Rank (?P<rank>\d+) is connected to (?P<world>\d+) peer ranks",
     r"\brank (?P<rank>\d+) n[rR]anks (?P<world>\d+)",
     r"\brank (?P<rank>\d+)/(?P<world>\d+) running devId:",
     r":\d+:\d+ \[(?P<device>\d+)\] NVSHMEM INFO ",
@@ -63,7 +64,7 @@ class ProcessRanks:
             found = pattern.search(said.text)
             if found is not None:
                 told = found.groupdict()
-                if told.get("world", "1") != "1" and not said.process:
+                if pattern in _TOLD[:2] and told["world"] != "1" and not said.process:
                     self._lone.add(int(told["rank"]))
                 other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
                 self._note(other or said.process, int(told.get("world", 1)), int(told["rank"]))
@@ -106,7 +107,7 @@ def _lines(block: bytes, number: str) -> Iterator[bytes]:
         if at < 0:
             return
         yield block[block.rfind(b"\n", 0, at) + 1 : at + _NAME].partition(b"\n")[0]
-        at = block.find(words, at + _NAME)
+        at = block.find(words, at + len(words))
 
 
 def _same_number(process: str, other: str) -> bool:

@@ -37,6 +37,8 @@ BEFORE = {
     "vllm-0-1 vllm-worker ": "vllm-0-1",
     "(WorkerDict pid=616) ": "pid=616",
     "(ServeReplica:llm:vllm pid=812, ip=192.0.2.8) ": "ip=192.0.2.8",
+    "(VLLMEngine pid=359) (Worker pid=530) (Worker pid=538) ": "pid=538",
+    "vllm-decode-1   | ": "vllm-decode-1",
 }
 # A line, and the process that it names.
 LINES = {
@@ -55,6 +57,14 @@ LINES = {
     "Failed to send typed request worker_url=http://192.0.2.12:8002 route=/v1 error=x": "ip=192.0.2.12:8002",
     "[2026-11-22 05:49:20] Subprocess scheduler_2 (pid=512) crashed with exit code -9.": "scheduler_2",
     "ERROR 07-26 14:50:35 [utils.py:120] Worker VllmWorkerProcess pid 2142 died, exit code: -11": "pid=2142",
+    "2026-09-15 13:02:43,123 - rank3 - ERROR - RuntimeError: no": "3",
+    "srun: error: gpu-7: tasks 8-15: Exited with exit code 1": "gpu-7",
+    "=   PID 3412 RUNNING AT gpu-7": "gpu-7",
+    "/src/nvshmem/init.cu:init:1021: nvshmem initialization failed [PE 5], exiting": "5",
+    '{"ts": "11-22", "level": "error", "rank": 3, "msg": "worker failed: no"}': "3",
+    '{"ts": "11-22", "level": "error", "pod": "vllm-0-1", "msg": "worker failed: no"}': "vllm-0-1",
+    "ERROR 09-15 13:02:43 [worker.py:870] [NPU:3] RuntimeError: no": "NPU:3",
+    "RuntimeError: CUDA error: an illegal memory access was encountered on device cuda:3": "cuda:3",
     "[1742985552.117305] [h20:7722 :1]  tcp_ep.c:1260 UCX  ERROR tcp_ep 0x7f: send(118) failed": "h20:7722",
 }
 
@@ -120,6 +130,8 @@ def test_frames_of_cpp_name_a_process_by_its_title(title, rank, tmp_path):
     [
         "[812.1] VLLM::Worker_TP[412]: segfault at 0 ip 00007f sp 00007f error 4 in libcuda.so[7f]",
         "kernel: [812.1] Memory cgroup out of memory: Killed process 412 (VLLM::Worker_TP) total-vm:1kB",
+        "[812.1] NVRM: Xid (PCI:0000:81:00): 79, pid=412, name=VLLM::Worker_TP, GPU has fallen off.",
+        "E1122 05:49:20.123456   412 worker_pool.cpp:281] Worker: Process failed for slice (opcode: 1)",
         "[pod-a:412  :1:900] ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_1:1/RoCE",
     ],
 )
@@ -172,6 +184,41 @@ def test_a_process_without_a_name_has_the_only_rank_that_is_told(tmp_path):
     fails = "E20251112 14:02:40.129794 73020 master_client.cpp:146] RPC call failed: no answer"
     assert first(tmp_path, told.format(9), fails).rank == 9
     assert first(tmp_path, told.format(9), told.format(8), fails).rank is None
+
+
+def test_gloo_tells_the_rank_of_its_process(tmp_path):
+    told = "(WorkerDict pid={}) [Gloo] Rank {} is connected to 3 peer ranks. Expected number is : 3"
+    found = first(
+        tmp_path,
+        *[told.format(500 + at, at) for at in range(4)],
+        *[f"(WorkerDict pid=502) {line}" for line in TRACE],
+    )
+    assert (found.rank, found.label) == (2, "WorkerDict pid=502")
+
+
+def test_launchers_name_the_process_that_ended_in_a_table(tmp_path):
+    table = (
+        "mpirun detected that one or more processes exited with non-zero status, thus causing",
+        "the job to be terminated. The first process to do so was:",
+        "",
+        "  Process name: [[41233,1],5]",
+        "  Exit code:    1",
+    )
+    assert first(tmp_path, *table).rank == 5
+    trace = [f"  {line}" for line in TRACE[1:]]
+    table = (
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-05-21_15:43:03",
+        "  host      : node-5",
+        "  rank      : 9 (local_rank: 1)",
+        "  exitcode  : 1 (pid: 14750)",
+        "  error_file: /tmp/error.json",
+        "  traceback : Traceback (most recent call last):",
+        *trace,
+    )
+    found = first(tmp_path, *table)
+    assert found.rank == 9 and found.text == trace[-1].strip()
 
 
 def test_a_traceback_is_of_the_process_that_is_named_above_it(tmp_path):
