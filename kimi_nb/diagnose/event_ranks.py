@@ -92,7 +92,8 @@ def _name_speaker(event: Event) -> None:
     if _numbered(event) and (event.label[:3] in ("", "ip=") or elsewhere):
         event.rank = f"pid={pid}" if event.rank is None else event.rank
         ip = said.process.split("|")[1]
-        event.label = f"{said.speaker} pid={pid}" + (f", ip={ip}" if ip else "")
+        named = [f"pid={pid}", f"ip={ip}"]
+        event.label = f"{said.speaker} {', '.join(named if ip else named[:1])}"
     elif event.rank is None and (other := event.remote.rpartition("|")[2]):
         event.rank = event.label = f"pid={other}"
     elif event.rank is None:
