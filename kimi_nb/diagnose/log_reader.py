@@ -145,14 +145,17 @@ def _take(
     for begin, line, among in prefilter.lines(block, brief):
         if sight.stopping and prefilter.only_stops(among):
             continue  # an engine says so dozens of times
-        looked += not prefilter.only_ranks(among)
+        ranked = prefilter.only_ranks(among)
+        looked += not ranked
         if not brief:
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)
         if not brief:
             sight.works(block, told, begin)
         number += _ends(block, done, begin)
         done, told = begin, begin + len(line)
-        sight.take(_line(sight, source, number + 1, line, _time(block, begin, time)), among)
+        # Where no line has a time, all those before are looked at in vain.
+        at_time = "" if ranked else _time(block, begin, time)
+        sight.take(_line(sight, source, number + 1, line, at_time), among)
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
     if not brief:
         sight.works(block, told, len(block))

@@ -116,11 +116,10 @@ class Sight:
 
     def name(self, blocks: Sequence[bytes]) -> None:
         """Look in parts of the log for the names of processes that told an error without one."""
-        for event in self._events.all[self._named :]:
-            if event_ranks.nameless(event):
-                said = event.said
-                who = event.remote or said.process or f"||{said.thread}"
-                self._events.ranks.search(who, blocks)
+        nameless = filter(event_ranks.nameless, self._events.all[self._named :])
+        processes = (one.remote or one.said.process or f"||{one.said.thread}" for one in nameless)
+        for process in dict.fromkeys(processes):
+            self._events.ranks.search(process, blocks)
         self._named = len(self._events.all)
 
     def works(self, block: bytes, begin: int, end: int) -> None:
