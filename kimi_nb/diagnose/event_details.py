@@ -21,6 +21,10 @@ _DIED = "died unexpectedly"  # what is raised below only follows
 _SUMS = (
     (re.compile(r"scheduler is dead"), re.compile(r"Exit code: ")),
     (re.compile(r"^\*\*\* SIG"), re.compile(r"Fatal Python error: ")),
+    (
+        re.compile(r"running low on memory|memory pressure"),
+        re.compile(r"Memory on the node \(IP: "),
+    ),
 )
 # What Ray tells below the end of an actor of where it was.
 _PLACE = re.compile(

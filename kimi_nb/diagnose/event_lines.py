@@ -117,7 +117,8 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
             event_details.take_rank(event, said)
             event_details.place_actor(event, text)
             event.inside, event.link = False, ""
-            event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
+            if not gravity.of_itself(event.said):
+                event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
             return True
         event.inside = not calm and (_flat(event, line) or _wrapped(event, said))
         return event.inside
@@ -185,7 +186,7 @@ def _explains(event: Event, said: Said, line: Line) -> bool:
             return True
     if said.process and not event_details.of_one(said, event.said):
         return False
-    if _SHELL.search(text) and gravity.native(event.said.text):
+    if _SHELL.search(text) and (event.raised or gravity.native(event.said.text)):
         return False
     if said.grammar == "sglang" and not event_details.sums_up(event, text):
         event.moved_on = True

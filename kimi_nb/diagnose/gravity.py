@@ -46,6 +46,7 @@ _TIDIES = re.compile(r"multiprocessing/resource_tracker")
 _PROBE = re.compile(
     r"\b503\b.*(?:uri=|\bGET )/(?:live|health|ready)z?\b|\"GET /(?:live|health|ready)z? .*\b503\b"
 )
+_WARMS_UP = re.compile(r"\b[Ww]arm-?up error\b")
 # A client's mistake, as engines and front doors write it; a hub's answer is none.
 _REFUSED = re.compile(
     r"\b(?:40[0-9]|41[0-9]|42[0-9])\b[ :'\"-]*(?:Bad Request|Not Found|Unauthorized|Forbidden|"
@@ -126,6 +127,11 @@ def of_task(said: Said) -> bool:
 def dies(text: str) -> re.Match[str] | None:
     """Return how a process ended that nothing in its own log explains, or None."""
     return _pattern("death").search(text)
+
+
+def of_itself(said: Said) -> bool:
+    """Return whether a program announces that a request of its own has failed, by which it warms up."""
+    return bool(_WARMS_UP.search(said.text))
 
 
 def of_probe(said: Said) -> bool:

@@ -52,6 +52,9 @@ LINES = {
     "ERROR 03-12 15:02:44 [worker.py:300] No device (local_rank=3): RuntimeError: CUDA error": "3",
     "[2026-01-30 10:00:01] Mooncake failed to register memory for dp_rank=0 tp_rank=0 pp_rank=2: "
     "error code -1": "DP0 TP0 PP2",
+    "(autoscaler +2m1s) 3 tasks were killed due to memory pressure (OOM), node ip=192.0.2.26.": (
+        "ip=192.0.2.26"
+    ),
     "2 workers were killed due to memory pressure (OOM), node ip 192.0.2.27. See below.": "ip=192.0.2.27",
     "2025-11-25 08:13:11 ERROR http_request{id=7}: sglang_router_rs::routers: src/router.rs:588: "
     "Failed to send typed request worker_url=http://192.0.2.12:8002 route=/v1 error=x": "ip=192.0.2.12:8002",
