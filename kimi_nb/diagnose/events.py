@@ -34,7 +34,7 @@ _LOST = re.compile(
     r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)|"
     r"\bKilled process (?P<killed>\d+)\b|\bXid \([^)]*\): \d+, pid=(?P<lost>\d+)|"
     r"\[(?P<fault>\d+)\]: segfault at |"
-    r"\bpid[ =:](?P<died>\d+)\)? (?:died|crashed|exited)\b"
+    r"(?:\bpid[ =:]|Controller )(?P<died>\d+)\)? (?:died|crashed|exited|terminated with -?[1-9])\b"
 )
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = "NPU warning, error code is "

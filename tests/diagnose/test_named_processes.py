@@ -68,6 +68,8 @@ LINES = {
     '{"ts": "11-22", "level": "error", "pod": "vllm-0-1", "msg": "worker failed: no"}': "vllm-0-1",
     "ERROR 09-15 13:02:43 [worker.py:870] [NPU:3] RuntimeError: no": "NPU:3",
     "RuntimeError: CUDA error: an illegal memory access was encountered on device cuda:3": "cuda:3",
+    "[2026-11-22 05:49:12] Scheduler or DataParallelController 812 terminated with -9": "pid=812",
+    "[2026-11-22 05:49:12] DetokenizerManager hit an exception: ValueError: no": "DetokenizerManager",
     "[1742985552.117305] [h20:7722 :1]  tcp_ep.c:1260 UCX  ERROR tcp_ep 0x7f: send(118) failed": "h20:7722",
 }
 
