@@ -20,7 +20,8 @@ class Finding:
 
     Attributes:
         rank: The rank's number, or its name as it is logged where it has no other ("TP4"), or is one
-            of the several workers of a data parallel rank ("DP0_TP3_EP3") and no plan is known.
+            of the several workers of a data parallel rank ("DP0_TP3_EP3") and no plan is known. Of
+            one without a name its host ("ip=192.0.2.7") or its number there ("pid=412").
         devices: The devices of the rank on its node, if a plan is known.
         line: The number of the line in ``file``.
         time: The time as "MM-DD HH:MM:SS".
@@ -29,7 +30,8 @@ class Finding:
             own words only).
         exception: The type of the exception, or "".
         code: The vendor's code, or ""; ``means`` says what it means, ``page`` where that stands.
-        label: The place of the process as it is logged: "DP3 TP2".
+        label: The place of the process as it is logged, "DP3 TP2", or what it is called,
+            "RayWorkerWrapper pid=412".
     """
 
     signature: str

@@ -19,11 +19,17 @@ _FRAGMENT = re.compile(r'\s*File "[^"]+", line \d|\s{4,}\S|[\s~^]+$')
 _NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E\d{5}\[PID: \d+\]|\[PID: \d+\] ")
 # What CANN and torch_npu write above what they have to say.
 NPU_HEADS = re.compile(
-    r"(?:ERR\d{5} \w+ call .*failed\.?|\bE[A-Z\d]\d{4}: Inner Error!?)$", re.MULTILINE
+    r"(?:ERR\d{5} \w+ call .*failed\.?|\bE[A-Z\d]\d{4}: Inner Error!?|\bHCCL error: [a-z ]+)$",
+    re.MULTILINE,
 )
+# A code of HCCL, of which CANN's own one below, if it is no inner error, tells more.
+_HCCL_CODE = re.compile(r"\bHCCL function error: .*, error code is \d{1,2}$")
+_NPU_TELLS = re.compile(r"\bE[A-Z](?!9999)\d{4}\b")
 _NPU_ABOVE = re.compile(r"The [Ii]nner error is reported as above")
 # What an exception says only of others: the next one in the chain is the one that counts.
-HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
+HOLLOW = re.compile(
+    r"RayTaskError|ProcessRaisedException|ChildFailedError|CalledProcessError|ExceptionGroup"
+)
 
 
 @dataclass(slots=True)
@@ -104,8 +110,10 @@ class Event:
         if self.root is not None and (self.root.text or not self.matches):
             if _NPU_ABOVE.match(self.root.text) and self.said.grammar in ("atb", "cann"):
                 return self.lines[0]
-            hollow = NPU_HEADS.match(self.root.text)
-            return (self._below(self.root.line) if hollow else None) or self.root.line
+            hollow, coded = NPU_HEADS.match(self.root.text), _HCCL_CODE.search(self.root.text)
+            below = self._below(self.root.line) if hollow or coded else None
+            telling = below is not None and (hollow or _NPU_TELLS.search(below.text))
+            return below if below is not None and telling else self.root.line
         if not (HEADS.search(self.said.text) or NPU_HEADS.match(self.said.text)):
             return self.lines[0]
         return self._below(self.lines[0]) or self.shown or self.lines[0]

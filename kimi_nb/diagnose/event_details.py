@@ -21,6 +21,10 @@ _DIED = "died unexpectedly"  # what is raised below only follows
 _SUMS = (
     (re.compile(r"scheduler is dead"), re.compile(r"Exit code: ")),
     (re.compile(r"^\*\*\* SIG"), re.compile(r"Fatal Python error: ")),
+    (
+        re.compile(r"running low on memory|memory pressure"),
+        re.compile(r"Memory on the node \(IP: "),
+    ),
 )
 # What Ray tells below the end of an actor of where it was.
 _PLACE = re.compile(
@@ -68,8 +72,12 @@ def take_rank(event: Event, said: Said) -> None:
     """
     device = isinstance(event.rank, str) and event.rank.startswith("[")
     vague = device or (event.said.grammar == "torch_npu" and "Worker" in said.speaker)
-    better = vague and said.rank is not None and said.process == event.said.process
-    if event.rank is None or better:
+    # An engine may name the worker of which it tells.
+    by_engine = event.said.speaker.startswith("EngineCore") and isinstance(said.rank, str)
+    better = said.rank is not None and said.process == event.said.process
+    if said.rank is None and event.label:
+        return
+    if event.rank is None or (better and (vague or by_engine)):
         event.rank, event.label = said.rank, said.label
 
 

@@ -38,6 +38,8 @@ GROUP = re.compile(r"\s*[|+](?:-\+-+ \d+ -+)? ?")
 _CODE = re.compile(r"\s{4,}(?:raise|return|assert|except|print|logger?\.\w+)\b ?[\w(]")
 # Above the frames of a thread, the innermost of which stands first, when a process aborts.
 _STACK = re.compile(r"(?:(?P<mine>Current thread|Stack)|Thread)\b.*\(most recent call first\)")
+# One of C++, of which the outer ones name the program by its title.
+_NATIVE_FRAME = re.compile(r"frame #\d+: ")
 _CAUSED = "direct cause of the following exception"
 _HANDLED = "During handling of the above exception"
 
@@ -47,7 +49,11 @@ _THROWN = re.compile(
 )
 _WHAT = re.compile(r" *what\(\): +(?P<text>.+)")
 _PANIC = re.compile(r"(?P<text>(?!note: |stack backtrace).+)")
-_ELASTIC_RANK = re.compile(r"\s*rank +: (\d+)")
+_SHELL = re.compile(r"\bline \d+: +\d+ [A-Z]")  # how one tells the end of what it ran
+# What torchrun tells of the process that failed first.
+_ELASTIC = re.compile(
+    r"\s*(?:rank +: (?P<rank>\d+)|(?P<end>exitcode|traceback) +: |time +: |host +: |error_file: |\[\d+\]:$)"
+)
 # The device of the process, in a record of the engine.
 _NPU_DEVICE = re.compile(r"^\[ERROR\] [\d:-]+ \(PID:\d+, Device:(\d+), RankID:")
 
@@ -111,11 +117,15 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
             event_details.take_rank(event, said)
             event_details.place_actor(event, text)
             event.inside, event.link = False, ""
-            event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
+            if not gravity.of_itself(event.said):
+                event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
             return True
         event.inside = not calm and (_flat(event, line) or _wrapped(event, said))
         return event.inside
-    return _explains(event, said, line)
+    framed = bool(_NATIVE_FRAME.match(text))
+    if framed:
+        event_details.take_rank(event, said)
+    return _explains(event, said, line) or framed
 
 
 def source_code(said: Said) -> bool:
@@ -142,10 +152,12 @@ def _flat(event: Event, line: Line) -> bool:
 def _explains(event: Event, said: Said, line: Line) -> bool:
     """Take what a process prints after an exception, or below an error of many lines."""
     text = said.text
-    ranked = _ELASTIC_RANK.match(text) if event.said.text.startswith("Root Cause") else None
-    if ranked and event.rank is None:
-        event.rank, event.label = int(ranked[1]), ranked[1]
-    if ranked:
+    told = _ELASTIC.match(text) if event.said.text.startswith("Root Cause") else None
+    if told is not None:
+        if told["rank"] and event.rank is None:
+            event.rank, event.label = int(told["rank"]), told["rank"]
+        if told["end"]:
+            event.lines.append(line)
         return True
     if line.number - event.lines[-1].number > NEAR or len(event.lines) >= _DETAILS:
         return False
@@ -173,6 +185,8 @@ def _explains(event: Event, said: Said, line: Line) -> bool:
             event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
             return True
     if said.process and not event_details.of_one(said, event.said):
+        return False
+    if _SHELL.search(text) and (event.raised or gravity.native(event.said.text)):
         return False
     if said.grammar == "sglang" and not event_details.sums_up(event, text):
         event.moved_on = True

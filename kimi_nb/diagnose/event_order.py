@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kimi_nb.diagnose import matching
+from kimi_nb.diagnose import gravity, matching
 from kimi_nb.diagnose.event_roles import Candidate, Role, words
 
 _QUOTES, _QUOTE = 20, 80  # different quotations that are looked for, and characters of each
@@ -44,7 +44,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         return (
             one.role,
             one.event.bare and one.match is None,
-            one.vague
+            (one.vague and not _breaks(one))
             or (
                 one.role is Role.WRAPPER
                 and (_died(one) or bool(words("lost").search(one.event.said.text)))
@@ -69,6 +69,11 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         return (weights[at], places[weights[at], first.file], first.file, first.number)
 
     return [kept[at] for at in sorted(range(len(kept)), key=order)]
+
+
+def _breaks(one: Candidate) -> bool:
+    """Return whether a program that writes no level says what broke, and not only that it ended."""
+    return gravity.native(one.event.said.text) and not one.death
 
 
 def _key(one: Candidate) -> str:

@@ -16,9 +16,16 @@ from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
 _SHOWN = 20  # last lines of a rank's log that a launcher shows
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
+# Grammars of libraries, whose name is that of no process, and those that write host:number.
+_OF_LIBRARIES = (
+    *("cann", "ccl", "kernel", "nccl", "slurm", "tensorrt", "turbomind", "ucx", "xccl"),
+)
+_BESIDE = ("mpi", "nccl", "ucx")
 _ANY = "*"  # whatever the host, no name of one
 # How CANN and torch_npu tell the process within what they say.
 _PID = re.compile(r"[(\[]PID: ?(\d+)[,\]]")
+# The name of a process that is counted along all devices of its group.
+_OF_NODE = re.compile(r"(?:DP0[ _])?TP(\d+)(?:[ _]EP\d+)?")
 # What names a rank without a level.
 _NOTICED = re.compile(
     r"\bnoticed that process rank \d+ with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)"
@@ -49,6 +56,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if event.rank is None and event.said.process:
             _take(event, seen.of(event))
     ended: Event | None = None
+    callers: dict[int, Event | None] = {}
     for at, event in enumerate(events):
         if any(one.signature.id == "rank-died" for one in event.matches):
             ended = event
@@ -57,16 +65,40 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if ended is not None and event.first.number - ended.first.number <= _SHOWN:
             _take(event, ended)
         else:
-            _take(event, _caller(event, events[at + 1 : at + 1 + _NEXT]))
+            callers[at] = _caller(event, events[at + 1 : at + 1 + _NEXT])
+            if (caller := callers[at]) is not None and caller.rank is not None:
+                _take(event, caller)
     printed = _Processes((one for one in events if one.rank is not None), _pids)
     for event in events:
         if event.rank is None:
             _take(event, printed.of(event))
+        if event.rank is None and ranks.alone is not None and _unnamed(event):
+            event.rank, event.label = ranks.alone, str(ranks.alone)
         if event.rank is None and event.label:  # of a process that is known by a name alone
             event.rank = event.label
         if event.rank is None and (device := rank_words.device_of(event.texts)):
             event.rank = event.label = device
             _number_device(event)
+        _name_speaker(event)
+    for at, caller in callers.items():
+        if events[at].rank is None and not events[at].remote:
+            _take(events[at], caller)
+
+
+def _name_speaker(event: Event) -> None:
+    """Name a process of which no rank is known by what it is called, and a worker by its number."""
+    said, pid = event.said, _number(event)
+    elsewhere = said.rank is None and event.label in ("", str(event.rank))
+    if _numbered(event) and (event.label[:3] in ("", "ip=") or elsewhere):
+        event.rank = f"pid={pid}" if event.rank is None else event.rank
+        ip = said.process.split("|")[1]
+        named = [f"pid={pid}", f"ip={ip}"]
+        event.label = f"{said.speaker} {', '.join(named if ip else named[:1])}"
+    elif event.rank is None and (other := event.remote.rpartition("|")[2]):
+        event.rank = event.label = f"pid={other}"
+    elif event.rank is None:
+        who = said.node or ("" if said.grammar in _OF_LIBRARIES else said.speaker)
+        event.label = f"{who}:{pid}" if who and said.grammar in _BESIDE else who
 
 
 class _Processes:
@@ -101,7 +133,9 @@ def _take(event: Event, other: Event | None) -> None:
 
 def _take_told(event: Event, ranks: ProcessRanks) -> None:
     """Give an event the rank that its process told elsewhere in the log."""
-    told = ranks.of(event.said.process) if _nameless(event) else None
+    told = ranks.of(event.said.process) if nameless(event) else None
+    if event.rank is None and event.said.thread:
+        told = ranks.of(f"||{event.said.thread}")
     if event.remote:  # of the head's own processes Ray tells no address in their lines
         told = ranks.of(event.remote)
         told = ranks.of(f"||{event.remote.rpartition('|')[2]}") if told is None else told
@@ -133,16 +167,32 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
 
 def _may_call(event: Event) -> bool:
     """Return whether an event has a rank and is an error that its process tells, no quoted line."""
-    if event.rank is None or event.said.grammar in ("nccl", "cann", "slurm"):
+    if event.said.grammar in ("nccl", "cann", "slurm"):
+        return False
+    if event.rank is None and not _numbered(event):
         return False
     said = event.said
     return bool(event.raised or said.level or said.grammar == "sglang" or _TELLS.search(said.text))
 
 
-def _nameless(event: Event) -> bool:
+def nameless(event: Event) -> bool:
     """Return whether an event is known by no rank, but at most by its host or its device."""
-    by_host = isinstance(event.rank, str) and event.rank.startswith("ip=")
-    return event.rank is None or by_host or _by_device(event)
+    return event.rank is None or _by_host(event) or _by_device(event)
+
+
+def _numbered(event: Event) -> bool:
+    """Return whether a worker says an event of which at least the number of its process is known."""
+    return "Worker" in event.said.speaker and _number(event).isdecimal()
+
+
+def _unnamed(event: Event) -> bool:
+    """Return whether nothing is told of the process that says an event, nor of another that it names."""
+    return not (event.said.process or event.said.speaker or event.remote)
+
+
+def _by_host(event: Event) -> bool:
+    """Return whether an event is known only by the host of its process ("ip=192.0.2.7")."""
+    return isinstance(event.rank, str) and event.rank.startswith("ip=")
 
 
 def _number(event: Event) -> str:
@@ -182,4 +232,6 @@ def _elsewhere(device: int | str | None, rank: int | str | None) -> bool:
     A process that is shown one device alone calls it 0.
     """
     number = int(re.sub(r"\D", "", str(device)))
+    if isinstance(rank, str) and (named := _OF_NODE.fullmatch(rank)):
+        rank = int(named[1])
     return isinstance(rank, int) and rank != number and rank - number <= number != 0

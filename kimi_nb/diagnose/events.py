@@ -29,8 +29,13 @@ _MOST = 200  # events of one log; after that only those that a signature knows
 _AMONG = 200  # lines between an announcement and its traceback, where several processes speak
 
 _IGNORED = "Exception ignored in"
-# The process that Ray names where it says that a worker died.
-_LOST = re.compile(r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)")
+# The process that Ray, the kernel or an engine names where it says that one ended.
+_LOST = re.compile(
+    r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)|"
+    r"\bKilled process (?P<killed>\d+)\b|\bXid \([^)]*\): \d+, pid=(?P<lost>\d+)|"
+    r"\[(?P<fault>\d+)\]: segfault at |"
+    r"(?:\bpid[ =:]|Controller )(?P<died>\d+)\)? (?:died|crashed|exited|terminated with -?[1-9])\b"
+)
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = "NPU warning, error code is "
 _BELOW = 8  # lines
@@ -46,6 +51,7 @@ class Events:
         self._left = 0  # lines that still belong to the last event
         self._keys: set[tuple[object, ...]] = set()
         self._short = False  # whether a warning told of a limit that was reached
+        self._titled: tuple[str, int] | None = None  # the name of a process above its traceback
         self._warned: tuple[Said, Line] | None = None  # of an NPU
         self.ranks = process_ranks.ProcessRanks()
 
@@ -66,6 +72,8 @@ class Events:
         said = self._bared(line_grammar.of(line.text))
         self.ranks.take(said)
         match = None if event_lines.source_code(said) else match
+        if titled := process_ranks.TITLED.match(said.text):
+            self._titled = titled[1], line.number
         if _NPU_WARNING in said.text:
             self._warned = said, line
         if _IGNORED in said.text:
@@ -177,7 +185,8 @@ class Events:
             self._keys.add(match.key)
             event.matches.append(match)
         if lost := _LOST.search(said.text):
-            event.remote = f"|{lost['ip']}|{lost['pid']}"
+            pid = lost["pid"] or lost["killed"] or lost["lost"] or lost["fault"] or lost["died"]
+            event.remote = f"|{lost['ip'] or ''}|{pid}"
         event_details.place_actor(event, said.text)
         event.harmless = gravity.why_harmless(said)
         opened = event_lines.TRACEBACK.search(said.text) if "\n" not in said.text else None
@@ -191,6 +200,7 @@ class Events:
             and not before.raised
             and not before.inside
             and not event_details.ends(before)
+            and not gravity.of_probe(before.said)
             and (
                 before.said.process in ("", said.process)
                 or event_details.announces(before.said, said)
@@ -201,6 +211,7 @@ class Events:
         ):
             if match is not None:
                 before.matches.append(match)
+            before.indent = event.indent
             event = before  # the announcement of this traceback
             event.lines.append(line)
             if event.rank is None:
@@ -209,6 +220,8 @@ class Events:
             self.all.append(event)
         if opened:
             event.inside, event.traced = True, 0
+            if self._titled is not None and line.number - self._titled[1] == 1:
+                event.label = event.label or self._titled[0]
             event.before = event_lines.form_of(said.text[: opened.start()])
             self._left = event_lines.MOST
         elif event_lines.FRAME.match(said.text):  # of a traceback whose head is gone

@@ -38,7 +38,7 @@ _HARMLESS = re.compile(
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
     r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter|"
     r"\bcan (?:be )?(?:safely )?(?:be )?ignored?\b|\b[Tt]o (?:silence|suppress) this warning\b|\b[Rr]etrying \d+ (?:of|/) \d+|"
-    r"cannot be preloaded \(.*\): ignored\.?$"
+    r"Aborted by AbortReq|cannot be preloaded \(.*\): ignored\.?$"
 )
 # What tidies up behind a program, and is none of its own work.
 _TIDIES = re.compile(r"multiprocessing/resource_tracker")
@@ -46,6 +46,7 @@ _TIDIES = re.compile(r"multiprocessing/resource_tracker")
 _PROBE = re.compile(
     r"\b503\b.*(?:uri=|\bGET )/(?:live|health|ready)z?\b|\"GET /(?:live|health|ready)z? .*\b503\b"
 )
+_WARMS_UP = re.compile(r"\b[Ww]arm-?up error\b")
 # A client's mistake, as engines and front doors write it; a hub's answer is none.
 _REFUSED = re.compile(
     r"\b(?:40[0-9]|41[0-9]|42[0-9])\b[ :'\"-]*(?:Bad Request|Not Found|Unauthorized|Forbidden|"
@@ -128,6 +129,16 @@ def dies(text: str) -> re.Match[str] | None:
     return _pattern("death").search(text)
 
 
+def of_itself(said: Said) -> bool:
+    """Return whether a program announces that a request of its own has failed, by which it warms up."""
+    return bool(_WARMS_UP.search(said.text))
+
+
+def of_probe(said: Said) -> bool:
+    """Return whether a line tells of a probe that was told that a program is not ready yet."""
+    return bool(_PROBE.search(said.text))
+
+
 def why_harmless(said: Said, frames: Sequence[str] = ()) -> str:
     """Return why a line is no failure of an engine: "ignored", "refused", or "" if it is one.
 
@@ -136,7 +147,7 @@ def why_harmless(said: Said, frames: Sequence[str] = ()) -> str:
     """
     if _HARMLESS.search(said.text) or any(map(_TIDIES.search, frames)):
         return "ignored"
-    if _PROBE.search(said.text):
+    if of_probe(said):
         return "refused"
     hub = _HUB.search(said.text) or any(map(_HUB.search, frames))
     if _REFUSED.search(said.text) and not hub and said.grammar not in LIBRARIES:

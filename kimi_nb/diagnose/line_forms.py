@@ -53,7 +53,7 @@ WRAPPERS = tuple(
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
         r"(?=[\[(A-Z\d]| +File \"| {3,}\S)",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
-        r"[\w.-]+ +\| ?",  # docker compose
+        r"(?P<node>[\w.-]+) +\| ?",  # docker compose
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
@@ -81,13 +81,18 @@ WRAPPERS = tuple(
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? ?(?={_STARTED})",
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[A-Za-z][\w .-]{{0,40}}\]:? "
         r"(?= +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): )",
-        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/])",  # srun --label
+        # srun --label
+        r"(?P<task> {0,3}\d{1,4}): (?=[(\[A-Z/]| +File \"| {3,}\S|slurmstepd: |pyxis: )",
+        r"pyxis: +(?=[\w-]+: )",  # containers of SLURM, which pass on what others say
         r"(?:#\d+ )?\d+\.\d\d\d? (?=Traceback| |ninja: |nvlink |[\w.]*(?:Error|Exception)\b)",  # docker build
         # mpirun --tag-output --timestamp-output
         r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
-        r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
+        r"\[(?:[\w.-]+@)?\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
         r"\[(?P<task>\d+)\]<std(?:err|out)>: ?",  # horovod
-        r"\[default(?P<task>\d+)\]: ?",  # torchrun --log-dir
+        r"\[(?:default|worker|trainer)(?P<task>\d+)\]: ?",  # torchrun --tee
+        # mpiexec -prepend-rank
+        r"\[(?P<task>\d{1,4})\] (?=Traceback| +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): |"
+        r"\[TensorRT-LLM\]|\[TRT-LLM\]|terminate called)",
     )
 )
 # Who speaks; the innermost counts. `parts` are the places of a parallel group.
@@ -98,7 +103,7 @@ SPEAKERS = tuple(
         r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)\) ",
         r"\((?P<who>StageEngineCoreProc)_(?P<stage>stage\d+)\w* pid=(?P<pid>\d+)\) ?",  # vllm-omni
-        r"\((?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
+        r"\((?:pid=)?(?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>[^()\s=]+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?) (?:rank=(?P<torch>\d+) )?"
         r"pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
@@ -155,7 +160,7 @@ NATIVE = tuple(
         ),
         (
             "glog",
-            r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +(?:\d+ )?(?P<source>[\w./-]+:\d+)\] ?",
+            r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +(?:(?P<thread>\d+) )?(?P<source>[\w./-]+:\d+)\] ?",
         ),
         (
             "ucx",
@@ -164,10 +169,10 @@ NATIVE = tuple(
         ),
         (
             "ucx",
-            r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
+            r"\[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
             r"(?:(?P<who>UCX) +)?(?:(?P<level>Fatal|FATAL|ERROR|WARN):? +)?",
         ),
-        ("ucx", r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?=Caught signal)"),
+        ("ucx", r"\[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+:\d+\] +(?=Caught signal)"),
         ("mpi", r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] (?=\*\*\* |Signal|Failing at )"),
         (
             "ray",
@@ -187,8 +192,14 @@ NATIVE = tuple(
         (
             "slurm",
             r"(?P<who>slurmstepd|srun): (?P<level>error|fatal): "
-            r"(?=(?:(?P<node>[\w.-]+): task (?P<task>\d+):)?)",
+            r"(?=(?:(?P<node>[\w.-]+): tasks? (?:(?P<task>\d+):)?)?)",
         ),
+        (
+            "ccl",
+            r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:\( *(?P<pid>\d+)\) "
+            r"\|(?P<who>CCL)_(?P<level>DEBUG|INFO|WARN|ERROR)\| (?:(?P<source>[\w.]+:\d+) )?",
+        ),
+        ("xccl", r"\[(?P<who>XCCL)\]\[(?P<source>[\w.]+:\d+)\] (?=(?:dev (?P<local>\d+) )?)"),
         ("kernel", r"(?:(?P<who>kernel): ?)?\[ *\d+\.\d+\] "),
         (
             "rust",
@@ -199,7 +210,8 @@ NATIVE = tuple(
         ("logfmt", r"time=\S+ level=(?P<level>[a-z]+) (?:source=(?P<source>\S+) )?msg="),
         (
             "python",
-            rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +(?:[\w.-]+ (?:\d+|[|-]) )?"
+            rf"\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? +"
+            r"(?:(?:rank_?(?P<torch>\d+)|[\w.-]+) (?:\d+|[|-]) )?"
             rf"\[?{_LEVEL}\b\]? *(?:[|:-]+ )?(?:(?P<source>[\w./]+:\d+)[ \]:-]+)?",
         ),
         ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),

@@ -48,6 +48,7 @@ GRAVE = ("ERROR", "FATAL")
 # What follows a line: how often Ray has seen it, the border of a terminal's pane, and a return as syslog writes it.
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$|#015\"?$")
 _JSON_LEVELS = ("level", "severity", "lvl", "levelname", "log.level")
+_JSON_NODES = ("pod", "pod_name", "hostname", "node")
 _JSON_LEVEL = re.compile(rf'"(?:{"|".join(map(re.escape, _JSON_LEVELS))})": ?"\w+"')
 _PART = re.compile(r"((?:[A-Z]+_)*[A-Z]+|)(\d+)")
 
@@ -66,6 +67,7 @@ class Said:
         source: The file and line that wrote it, or "".
         grammar: The row of the table that knows the line, or "".
         text: The message.
+        thread: The number of the thread, which is that of the process in its first one, or "".
     """
 
     rank: int | str | None = None
@@ -77,6 +79,7 @@ class Said:
     source: str = ""
     grammar: str = ""
     text: str = ""
+    thread: str = ""
 
     @property
     def calm(self) -> bool:
@@ -100,6 +103,7 @@ class _Found:
     task: int | None = None
     local: str = ""
     stage: str = ""
+    thread: str = ""
     levelless: bool = False  # SGLang's own lines
 
     def take(self, match: re.Match[str]) -> None:
@@ -132,6 +136,7 @@ class _Found:
         if "local" in found:
             self.local = f"[{found['local']}]"
         self.stage = found.get("stage", self.stage)
+        self.thread = found.get("thread", self.thread)
         if "who" in found:
             self.speaker = found["who"].rstrip("_")
         if "door" in found:  # the only process of its name in a log
@@ -143,6 +148,8 @@ class _Found:
     @property
     def rank(self) -> int | str | None:
         if "DP" in self.parts and not (self.named or self.inner):
+            if self.stage:  # each stage has an engine of this name
+                return self.stage
             return self.parts["DP"]
         if self.named and not self.inner:
             return self.named
@@ -183,7 +190,9 @@ def of(line: str) -> Said:
         text = _peeled(text[match.end() :], found)
         told = _begun(text, NATIVE[:1])
     if not grammar and text.startswith("{") and (row := _structured(text)) is not None:
-        level, source, text = row
+        level, source, text, rank_told, node = row
+        found.torch = rank_told if found.torch is None else found.torch
+        found.node = found.node or node
         grammar = "json"
     if not grammar and found.levelless:
         grammar = "sglang"
@@ -191,15 +200,23 @@ def of(line: str) -> Said:
     rank = found.rank
     if rank is None:
         rank = rank_words.rank_of(text[:_REACH])
-    place = rank_words.place_of(text[:_REACH]) if rank is None else None
+    place = rank_words.group_of(text[:_REACH]) if found.rank is None else None
+    if place is None and rank is None:
+        place = rank_words.place_of(text[:_REACH])
     if place is not None:
         rank = place.rank
     if ended and (rank is None or found.speaker.startswith("EngineCore")):
         rank = f"DP{rank} {ended}" if rank else ended
+    by_engine = found.speaker.startswith("EngineCore")
+    named = rank_words.title_of(text) if "::" in text else ""
+    named = named or (rank_words.worker_of(text[:_REACH]) if by_engine and level in GRAVE else "")
+    if named and not ended and (rank is None or by_engine):
+        outer = found.parts.get("DP", 0)
+        rank = named = f"DP{outer} {named}" if outer and "DP" not in named else named
     if rank is None and found.pid:
         rank = rank_words.device_of(text[:_REACH])
     if rank is None and (host := rank_words.host_of(text)):
-        rank = f"ip={host}"
+        rank = host if host[0].isalpha() and host.count(":") < 2 else f"ip={host}"
     label = " ".join(
         filter(
             None,
@@ -215,6 +232,8 @@ def of(line: str) -> Said:
     process = f"{found.node}|{found.ip}|{found.pid or label or rank}" if found.pid or label else ""
     if not process and (found.rank is not None or found.node):
         process = f"{found.node}||{found.rank}"
+    if rank is not None and rank == named:
+        label = named.replace("_", " ")
     return Said(
         rank,
         label or (place.name if place is not None else "" if rank is None else str(rank)),
@@ -225,6 +244,7 @@ def of(line: str) -> Said:
         source,
         grammar,
         text,
+        found.thread,
     )
 
 
@@ -273,8 +293,8 @@ def _inner(text: str) -> str:
     return text[behind.start() :]
 
 
-def _structured(text: str) -> tuple[str, str, str] | None:
-    """Return (level, source, message) of a line of JSON, as programs in Go and Rust write it."""
+def _structured(text: str) -> tuple[str, str, str, int | None, str] | None:
+    """Return (level, source, message, rank, node) of a line of JSON, as Go, Rust and collectors write it."""
     if not _JSON_LEVEL.search(text):
         return None
     try:
@@ -287,7 +307,15 @@ def _structured(text: str) -> tuple[str, str, str] | None:
     if not said:
         fields = row.get("fields")  # tracing, where its fields are not flattened
         said = [fields["message"]] if isinstance(fields, dict) and "message" in fields else []
-    return _LEVELS.get(str(level).upper(), ""), str(source), ": ".join(map(str, said))
+    node = next((row[key] for key in _JSON_NODES if isinstance(row.get(key), str)), "")
+    rank = row.get("rank")
+    return (
+        _LEVELS.get(str(level).upper(), ""),
+        str(source),
+        ": ".join(map(str, said)),
+        rank if type(rank) is int and rank >= 0 else None,
+        node,
+    )
 
 
 def _unboxed(line: str) -> str:

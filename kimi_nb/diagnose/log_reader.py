@@ -86,12 +86,14 @@ def read(source: Source) -> Read:
             size += len(block)
             if last:
                 number, looked, time = _take(sight, source, last, number, looked, time)
+                sight.name((begins, last, block))
             last = block
     except ParameterError as error:
         why = str(error).removeprefix(f"{source.name}: ").removesuffix(".")
     # The end of a log tells how it ended: it is read whole, however much was seen before.
     if last:
         number, _, _ = _take(sight, source, last, number, 0, time)
+        sight.name((begins, last))
     sight.end(number + (bool(last) and not last.endswith(b"\n")))
     if not size:
         return Read(source, sight, size, why or log_sources.no_log(b""))
@@ -143,14 +145,17 @@ def _take(
     for begin, line, among in prefilter.lines(block, brief):
         if sight.stopping and prefilter.only_stops(among):
             continue  # an engine says so dozens of times
-        looked += not prefilter.only_ranks(among)
+        ranked = prefilter.only_ranks(among)
+        looked += not ranked
         if not brief:
             done, number = _explain(sight, source, block, (told, begin), (done, number), time)
         if not brief:
             sight.works(block, told, begin)
         number += _ends(block, done, begin)
         done, told = begin, begin + len(line)
-        sight.take(_line(sight, source, number + 1, line, _time(block, begin, time)), among)
+        # Where no line has a time, all those before are looked at in vain.
+        at_time = "" if ranked else _time(block, begin, time)
+        sight.take(_line(sight, source, number + 1, line, at_time), among)
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
     if not brief:
         sight.works(block, told, len(block))

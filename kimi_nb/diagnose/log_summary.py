@@ -64,6 +64,7 @@ class Sight:
         # which they are looked for.
         self._doubts = self._patience = 0
         self._stops = False
+        self._named = 0  # events whose process was looked for
         self.brief = False  # whether only one line for each pattern is taken
         self.program = ""  # whose log it is, where that is no engine
         self.goes_on = False  # whether something was served, though no line says that it begins
@@ -112,6 +113,14 @@ class Sight:
             # It was started again. In brief the order of the lines is not known.
             if not self.brief:
                 self._stops, self.stop = False, None
+
+    def name(self, blocks: Sequence[bytes]) -> None:
+        """Look in parts of the log for the names of processes that told an error without one."""
+        nameless = filter(event_ranks.nameless, self._events.all[self._named :])
+        processes = (one.remote or one.said.process or f"||{one.said.thread}" for one in nameless)
+        for process in dict.fromkeys(processes):
+            self._events.ranks.search(process, blocks)
+        self._named = len(self._events.all)
 
     def works(self, block: bytes, begin: int, end: int) -> None:
         """Note signs of work, such as answered requests, between two lines that were examined."""
@@ -219,13 +228,16 @@ def _complains(event: Event) -> bool:
 def _by_the_way(event: Event, serves: Line) -> bool:
     """Return whether an event before a line tells of no rank's failure.
 
-    A library or daemon may tell of a rank's with no more than a line. Who ended does not answer.
+    A library or daemon may tell of a rank's with no more than a line, and a rank that came up all the
+    same of an error that ended nobody. Who ended does not answer.
     """
     if event.matches or event.lines[-1].number > serves.number:
         return False
     if event.said.grammar in gravity.LIBRARIES:
         return not event.frames
-    return event.rank is None and not gravity.dies(event.texts)
+    if event.rank is not None:
+        return _may_be_outlived(event)
+    return not gravity.dies(event.texts)
 
 
 def _may_be_outlived(event: Event) -> bool:

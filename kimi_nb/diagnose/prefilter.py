@@ -35,7 +35,8 @@ ERRORS: tuple[str, ...] = (
     r"\[error\]|\[err\]|\[E\] |level=(?:error|fatal)|error: Detected|panicked at|^panic: |FATAL|CRITICAL",
     r"\"(?:log\.)?(?:level(?:name)?|severity|lvl)\": ?\"(?:[Ee]rror|[Ff]atal|[Cc]rit(?:ical)?|d?panic)\"",
     r"\d C \d+ \d+\] ",  # Ray's daemons, as they end
-    r"\d E \d+ \d+\] .*[Ff]ailed to connect",  # and where they find no head
+    # and where they find no head, or an agent of theirs ends
+    r"\d E \d+ \d+\] .*(?:[Ff]ailed to connect|exited immediately)",
     # SGLang writes no level.
     r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|[Ee]rror|timed out)",
     r"Exception (?:ignored in|raised in creation task)|Root Cause \(first observed",
@@ -54,10 +55,10 @@ ERRORS += tuple(
     for part in ("broken", "complaints")
     for one in gravity.words(part)
 )
-RANKS = process_ranks.TOLD
+RANKS = (*process_ranks.TOLD, process_ranks.TITLED.pattern)
 SERVES = "Application startup complete"
 STOPS = re.compile(
-    r"\[shutdown\]|Shutting down FastAPI HTTP server|received: stopping all ranks|"
+    r"\[shutdown\]|Shutting down Ray distributed executor|Shutting down FastAPI HTTP server|received: stopping all ranks|"
     r"kimi-nb down: job \d+"
 )
 # Colours between the start of a line and its first word.

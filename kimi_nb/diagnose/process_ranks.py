@@ -11,22 +11,30 @@ Ray's workers and libraries name their process and its host only.
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable, Iterator
 
+from kimi_nb.diagnose import line_grammar, log_lines
 from kimi_nb.diagnose.line_grammar import Said
 
 _MOST = 4096  # processes of one log
+_LINES = 8  # lines of a process that are looked at for its name
+_NAME = 80  # characters of a line behind the number, which may still name the process
 # How a process tells its number among all of its group: vLLM, its parallel state, NCCL, LCCL; its
 # device: NVSHMEM; and how a launcher tells the number of a process that it names: MPI, torchrun.
 TOLD = (
     r"\bworld_size=(?P<world>\d+),? rank=(?P<rank>\d+)",
     r"\brank (?P<rank>\d+) in world size (?P<world>\d+)",
+    r"\[Gloo\] Rank (?P<rank>\d+) is connected to (?P<world>\d+) peer ranks",
     r"\brank (?P<rank>\d+) n[rR]anks (?P<world>\d+)",
     r"\brank (?P<rank>\d+)/(?P<world>\d+) running devId:",
     r":\d+:\d+ \[(?P<device>\d+)\] NVSHMEM INFO ",
     r"\bprocess rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)",
     r"\blocal_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)",
 )
+# How multiprocessing names a process above its traceback; a program may have given it a name.
+TITLED = re.compile(r"Process ([A-Z][\w-]*(?::\d+)?):\s*$")
 _TOLD = tuple(re.compile(one) for one in TOLD if "<rank>" in one)
 
 
@@ -36,6 +44,12 @@ class ProcessRanks:
     def __init__(self) -> None:
         # World size and rank, or the device of which nothing else is told, by process.
         self._ranks: dict[str, tuple[int, int | str]] = {}
+        self._lone: set[int] = set()  # told by lines that name no process
+
+    @property
+    def alone(self) -> int | None:
+        """The rank that whoever names no process in a log has told, if all told the same."""
+        return next(iter(self._lone)) if len(self._lone) == 1 else None
 
     def take(self, said: Said) -> None:
         """Note the rank that a line tells of the process that wrote it, or of the one it names."""
@@ -50,8 +64,21 @@ class ProcessRanks:
             found = pattern.search(said.text)
             if found is not None:
                 told = found.groupdict()
+                if pattern in _TOLD[:2] and told["world"] != "1" and not said.process:
+                    self._lone.add(int(told["rank"]))
                 other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
                 self._note(other or said.process, int(told.get("world", 1)), int(told["rank"]))
+                return
+
+    def search(self, process: str, blocks: Iterable[bytes]) -> None:
+        """Look in parts of a log for a line that names a process of which only the number is known."""
+        number = process.rpartition("|")[2]
+        if not number.isdecimal() or self.of(process) is not None or len(self._ranks) >= _MOST:
+            return
+        for line in itertools.chain.from_iterable(_lines(block, number) for block in blocks):
+            said = line_grammar.of(log_lines.plain(line.decode("utf-8", "replace")))
+            if said.rank is not None and _same_number(process, said.process):
+                self._note(process, 0, said.rank)
                 return
 
     def _note(self, process: str, world: int, rank: int | str) -> None:
@@ -70,6 +97,23 @@ def one_process(said: Said, other: Said) -> bool:
     """Return whether two lines may be of one process: not if each names a number of its own."""
     numbers = {one.process.rpartition("|")[2] for one in (said, other) if one.process}
     return len(numbers) < 2
+
+
+def _lines(block: bytes, number: str) -> Iterator[bytes]:
+    """Yield the beginnings of the first lines that name a process by its number."""
+    words = f"pid={number}".encode()
+    at = block.find(words)
+    for _ in range(_LINES):
+        if at < 0:
+            return
+        yield block[block.rfind(b"\n", 0, at) + 1 : at + _NAME].partition(b"\n")[0]
+        at = block.find(words, at + len(words))
+
+
+def _same_number(process: str, other: str) -> bool:
+    """Return whether two names of processes have one number, and no two hosts."""
+    hosts = {one.partition("|")[0] for one in (process, other)} - {""}
+    return process.rpartition("|")[2] == other.rpartition("|")[2] and len(hosts) < 2
 
 
 def _same_place(process: str, other: str) -> bool:

@@ -20,11 +20,13 @@ from typing import NamedTuple
 
 from kimi_nb.core import data_files
 
+_PART = re.compile(r"([a-z_]+)_rank ?[=:] ?(\d+)")
+
 
 class Place(NamedTuple):
-    """The number of a process in its group, and what the process says of its place."""
+    """The number of a process in its group, or its numbers in several, and its place in words."""
 
-    rank: int
+    rank: int | str
     name: str
 
 
@@ -45,7 +47,7 @@ def _group(what: str, text: str) -> str:
 
 def rank_of(text: str) -> int | None:
     """Return the number in its group that a process tells of itself, or None."""
-    found = _group("ranks", text) or _group("engines", text)
+    found = next(filter(None, (_group(one, text) for one in ("ranks", "engines", "locals"))), "")
     return int(found) if found else None
 
 
@@ -53,6 +55,17 @@ def device_of(text: str) -> str | None:
     """Return the device of a process by its name ("GPU 3"), or as NCCL writes it ("[3]"), or None."""
     found = _group("devices", text)
     return f"[{int(found)}]" if found.isdecimal() else found or None
+
+
+def group_of(text: str) -> Place | None:
+    """Return the numbers of a process in all of its groups, as it is logged and as a name."""
+    found = _group("groups", text).rstrip(" ,;")
+    parts = _PART.findall(found)
+    return (
+        Place(found, " ".join(f"{name.upper()}{number}" for name, number in parts))
+        if found
+        else None
+    )
 
 
 def place_of(text: str) -> Place | None:
@@ -67,6 +80,16 @@ def place_of(text: str) -> Place | None:
 def host_of(text: str) -> str:
     """Return the host of a process of which another one says that it ended, or ""."""
     return _group("hosts", text)
+
+
+def title_of(text: str) -> str:
+    """Return the place of a process in its groups by its title, or ""."""
+    return _group("titles", text).strip("_")
+
+
+def worker_of(text: str) -> str:
+    """Return the place in its groups of a worker of which an engine tells, or ""."""
+    return _group("workers", text).strip(" _")
 
 
 def ended(text: str) -> str:

@@ -34,6 +34,7 @@ DRAWS = {
         "fourteenth_draw",
         "devices_by_number",
         "fifteenth_draw",
+        "sixteenth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

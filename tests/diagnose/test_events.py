@@ -444,7 +444,7 @@ def test_a_rank_in_the_words_of_a_named_logger_counts(tmp_path):
     assert (found.first.exception, found.first.rank) == ("FluxError", 2)
 
 
-def test_what_another_process_of_the_npu_says_names_no_rank(tmp_path):
+def test_what_another_process_of_the_npu_says_names_no_other_rank(tmp_path):
     found = examined(
         tmp_path,
         "(NPURayWorkerWrapper pid=93) ERROR 11-22 05:49:01 worker_base.py:581] "
@@ -452,7 +452,7 @@ def test_what_another_process_of_the_npu_says_names_no_rank(tmp_path):
         "[ERROR] 2026-11-22-05:49:07 (PID:4711, Device:0, RankID:-1) ERR99999 UNKNOWN exception",
     )
     assert "stream synchronize" in found.first.text
-    assert found.first.rank is None
+    assert found.first.rank == "pid=93"
 
 
 def test_a_worker_without_a_rank_takes_that_of_no_other_process(tmp_path):
@@ -463,7 +463,7 @@ def test_a_worker_without_a_rank_takes_that_of_no_other_process(tmp_path):
         "[ERROR] 2026-11-22-05:49:07 (PID:4711, Device:0, RankID:-1) ERR99999 UNKNOWN exception",
     )
     assert "out of memory" in found.first.text
-    assert found.first.rank is None
+    assert found.first.rank == "pid=93"
 
 
 def test_what_cann_prints_below_a_warning_is_of_the_rank_that_warns(tmp_path):

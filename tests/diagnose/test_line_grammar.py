@@ -120,7 +120,7 @@ LINES = {
     "ERROR 01-29 08:37:48 [c.py:5] Engine core proc EngineCore_DP1 died, no": (1, "ERROR", ""),
     "ERROR 01-29 08:37:48 [c.py:5] Process ApiServer_2 (PID: 359) died, no": (2, "ERROR", ""),
     "(EngineCore pid=7) ERROR 08-25 12:24:19 [m.py:6] Worker proc Worker_TP3 died, no": (
-        "Worker_TP3",
+        "TP3",
         "ERROR",
         "EngineCore",
     ),
