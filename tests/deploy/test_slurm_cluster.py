@@ -189,6 +189,24 @@ def test_folders_that_cannot_be_written_are_told_with_what_forbids_it(site, monk
     assert asked == [(site.work, os.W_OK | os.X_OK), (site.root, os.W_OK | os.X_OK)]
 
 
+def test_a_folder_of_another_user_that_lets_nobody_look_is_told(site, monkeypatch):
+    """`exists` of what is below it raises an error on some versions of Python."""
+    closed, stat = site.root / "theirs", os.stat
+
+    def closed_stat(path, **how):
+        if str(path).startswith(f"{closed}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **how)
+
+    closed.mkdir()
+    site.cluster._work = closed / "a" / "work"
+    monkeypatch.setattr(os, "stat", closed_stat)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed)
+    assert failure(lambda: site.step("reach"), "reach").failed == (
+        not_writable(site.cluster._work, f"{closed}: no permission to write"),
+    )
+
+
 def test_all_that_is_wrong_is_told_at_once(site):
     site.slurm.partitions_say = "gpu|up\n"
     site.work.write_text("")

@@ -660,7 +660,8 @@ def _partition(job: Job) -> str:
 
 def _unwritable(folder: Path) -> str:
     """Return why a folder, or its nearest existing parent, cannot be written; "" if it can."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    # Path.exists raises an error below a folder that others may not search, until Python 3.14.
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not there.is_dir():
         return f"{there} is no folder"
     return "" if os.access(there, os.W_OK | os.X_OK) else f"{there}: no permission to write"
