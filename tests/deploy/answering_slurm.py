@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb.bundle import scripts
-from kimi_nb.deploy.slurm import job_book
+from kimi_nb.deploy.slurm import cluster, job_book, job_queue
 from kimi_nb.deploy.slurm.cluster import Cluster
 from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
@@ -143,13 +143,17 @@ def _name(script: str) -> str:
 
 
 class Clock(types.SimpleNamespace):
-    """The time of the modules that wait, in seconds, which sleeping moves; ``on`` is called then."""
+    """The time of the modules that wait, in seconds, which sleeping moves; ``on`` is called then.
 
-    def __init__(self, monkeypatch, *modules) -> None:
+    The disk keeps nobody waiting either.
+    """
+
+    def __init__(self, monkeypatch) -> None:
         super().__init__(now=1000.0, slept=[], on=lambda: None)
         self.strftime = lambda form: "11-23 06:04:02"
-        for module in modules:
+        for module in (cluster, job_queue):
             monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(os, "fsync", lambda handle: None)
 
     def monotonic(self) -> float:
         return self.now

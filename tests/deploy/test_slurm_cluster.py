@@ -13,8 +13,7 @@ from answering_slurm import UP, Clock, Site, failure, whats
 from kimi_nb.bundle import writer
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy import claim
-from kimi_nb.deploy.slurm import cluster as module
-from kimi_nb.deploy.slurm import job_faults, job_queue, slurm_commands
+from kimi_nb.deploy.slurm import job_faults, slurm_commands
 from kimi_nb.deploy.slurm.cluster import Cluster
 from kimi_nb.deploy.slurm.slurm_commands import SlurmError
 from kimi_nb.deploy.steps import Change, Outcome, Step
@@ -28,7 +27,7 @@ JOBS = ["create_vllm_env", "install_vllm", "download_kimi", "vllm_kimi"]
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    Clock(monkeypatch, module, job_queue)
+    Clock(monkeypatch)
     return Site(tmp_path)
 
 
@@ -82,7 +81,7 @@ def test_without_others_the_commands_are_those_of_this_machine(site, monkeypatch
 def test_the_queue_is_looked_at_every_two_seconds_unless_told_otherwise(site, monkeypatch):
     site.prepared()
     site.step("submit")
-    clock = Clock(monkeypatch, module, job_queue)
+    clock = Clock(monkeypatch)
     clock.on = lambda: site.slurm.set(11, "RUNNING", "n1") or site.host_file.write_text("n1")
     made = Cluster(
         site.plan, site.files, site.root / "run-1", "run-1", site.said.append, commands=site.slurm
