@@ -300,6 +300,14 @@ def test_with_the_key_jobs_are_submitted(tmp_path, clock):
     assert len(site.step("submit").changes) == 4
 
 
+def test_a_benchmark_without_the_key_fails_as_a_benchmark(tmp_path, clock):
+    site = Site(tmp_path, more=KEYED, env={"KIMI_KEY": "sk-1"})
+    site.serves()
+    del site.slurm.env["KIMI_KEY"]
+    assert failure(site.cluster.submit_benchmark, "benchmark").failed == (unset("KIMI_KEY"),)
+    assert site.slurm.changed == ["submit vllm_kimi"]
+
+
 # Waiting --------------------------------------------------------------------------------------
 
 

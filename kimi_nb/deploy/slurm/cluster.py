@@ -317,7 +317,7 @@ class Cluster:
     # The jobs -----------------------------------------------------------------------------
 
     def _submit(self) -> Outcome:
-        self._check_secrets()
+        self._check_secrets("submit")
         changes: list[Change] = []
         with self._book.submitting() as lock:
             states = self._queue.look("submit")
@@ -342,7 +342,7 @@ class Cluster:
                 before = self._queue.send("submit", job, before, "afterok", lock, changes)
         return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
 
-    def _check_secrets(self) -> None:
+    def _check_secrets(self, step: str) -> None:
         unset = [
             source
             for source in dict.fromkeys(self.plan.secrets.values())
@@ -351,7 +351,7 @@ class Cluster:
         if unset:
             names = ", ".join(unset)
             raise StepFailed(
-                "submit",
+                step,
                 [
                     Diagnosis(
                         "secret-unset",
@@ -456,7 +456,7 @@ class Cluster:
 
         The caller must have seen that the service is ready.
         """
-        self._check_secrets()
+        self._check_secrets("benchmark")
         changes: list[Change] = []
         with self._book.submitting() as lock:
             states = self._queue.look("benchmark")
