@@ -391,6 +391,19 @@ def test_a_job_that_ends_before_it_writes_its_host_is_not_waited_for(site, clock
     assert len(clock.slept) == 12  # the queue is looked at every 5 seconds, and not more often
 
 
+def test_a_host_file_is_waited_for_while_slurm_is_silent(site, clock):
+    site.prepared()
+    site.step("submit")
+    site.slurm.set(11, "RUNNING", "n1")
+    clock.on = lambda: {
+        1: lambda: site.slurm.silent.update(queue=NO_ANSWER),
+        20: lambda: site.host_file.write_text("n1\n"),
+    }.get(len(clock.slept), lambda: None)()
+    outcome = site.step("wait")
+    assert outcome.warnings == () and outcome.facts["server_host"] == "n1"
+    assert len(clock.slept) == 20
+
+
 @pytest.mark.parametrize("call", ["hosts", "address"])
 def test_nodes_that_nobody_names_end_the_wait(site, call):
     site.prepared()

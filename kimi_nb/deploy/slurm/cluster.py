@@ -408,9 +408,16 @@ class Cluster:
             if text:
                 self._book.note(state.name, said=text)
                 return text
-            if time.monotonic() > end or not self._queue.now()[state.name].live:
+            if time.monotonic() > end or self._over(state.name):
                 return ""
             time.sleep(min(self._poll, 1.0))
+
+    def _over(self, name: str) -> bool:
+        """Return whether a job has ended; while SLURM does not answer, none has."""
+        try:
+            return not self._queue.now()[name].live
+        except SlurmError:
+            return False
 
     # The service --------------------------------------------------------------------------
 
