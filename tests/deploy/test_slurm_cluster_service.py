@@ -14,6 +14,8 @@ from kimi_nb.deploy import claim
 from kimi_nb.deploy.slurm import job_faults
 from kimi_nb.deploy.slurm.slurm_commands import SlurmError
 from kimi_nb.deploy.steps import Change, EngineState, Outcome
+from kimi_nb.diagnose import remedies
+from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.service import probe
 from kimi_nb.service.http_client import Reply
 
@@ -436,3 +438,53 @@ def test_a_job_that_does_not_end_keeps_the_site(site):
     assert told.failed == (job_faults.stuck([row], site.work / "claim"),)
     assert told.outcome == Outcome((cancelled(11, "vllm_kimi"),))
     assert site.host_file.exists() and (site.work / "claim").exists()
+
+
+def not_removed(path: Path) -> Diagnosis:
+    return Diagnosis(
+        "not-removed",
+        "login node",
+        None,
+        f"{path} cannot be removed",
+        f"[Errno 13] Permission denied: '{path}'",
+        remedies.of("slurm/not-removed"),
+    )
+
+
+@pytest.mark.parametrize("kept", [{"host"}, {"claim"}, {"host", "claim"}])
+def test_down_goes_on_where_a_file_cannot_be_removed(site, monkeypatch, kept):
+    site.serves()
+    unlink, files = Path.unlink, {"host": site.host_file, "claim": site.work / "claim"}
+
+    def closed(path, **how):
+        if path in [files[name] for name in kept]:
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path, **how)
+
+    monkeypatch.setattr(Path, "unlink", closed)
+    told = failure(site.cluster.down, "down")
+    assert told.failed == tuple(not_removed(files[name]) for name in files if name in kept)
+    done = {"host": removed(site), "claim": released(site)}
+    assert told.outcome == Outcome(
+        (cancelled(11, "vllm_kimi"), *(done[name] for name in files if name not in kept))
+    )
+    # Once its folder is mended, what is left goes.
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert site.cluster.down() == Outcome(tuple(done[name] for name in files if name in kept))
+
+
+def test_down_goes_on_where_the_claim_cannot_be_read(site, monkeypatch):
+    site.serves()
+    path, read = site.work / "claim", Path.read_text
+
+    def stale(it, **how):
+        if it == path:
+            raise OSError(116, "Stale file handle", str(it))
+        return read(it, **how)
+
+    monkeypatch.setattr(Path, "read_text", stale)
+    told = failure(site.cluster.down, "down")
+    assert told.failed == (
+        job_faults.not_removed(path, OSError(116, "Stale file handle", str(path))),
+    )
+    assert told.outcome == Outcome((cancelled(11, "vllm_kimi"), removed(site)))

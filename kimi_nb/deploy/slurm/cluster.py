@@ -12,6 +12,7 @@ Nothing important is kept in memory only: another process with the same folder a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -580,10 +581,13 @@ class Cluster:
         """Cancel unfinished jobs, wait until they are gone, and release the site."""
         changes: list[Change] = []
         path = self._work / "claim"
-        held = claim.holder(path)
-        if held is not None and held.run_id == self._run_id:
-            # Before the jobs are cancelled, and not again: their own words on that are no failure.
-            self.logs.keep(self._all_files())
+        # A claim that cannot be read keeps no job alive; its release below tells what is wrong.
+        with contextlib.suppress(OSError):
+            held = claim.holder(path)
+            if held is not None and held.run_id == self._run_id:
+                # Before the jobs are cancelled, and not again: their own words on that are no
+                # failure.
+                self.logs.keep(self._all_files())
         try:
             live = self._queue.cancel(changes)
         except SlurmError as error:
@@ -597,11 +601,20 @@ class Cluster:
             ) from None
         if live:
             raise StepFailed("down", [job_faults.stuck(live, path)], Outcome(tuple(changes)))
-        if self._names_our_server(_text(self._host_file).strip()):
-            self._host_file.unlink(missing_ok=True)
-            changes.append(Change(LOGIN, f"{self._host_file}: removed"))
-        if claim.release(path, self._run_id):
-            changes.append(Change(LOGIN, f"{path}: released"))
+        failed = []
+        try:
+            if self._names_our_server(_text(self._host_file).strip()):
+                self._host_file.unlink(missing_ok=True)
+                changes.append(Change(LOGIN, f"{self._host_file}: removed"))
+        except OSError as error:
+            failed.append(job_faults.not_removed(self._host_file, error))
+        try:
+            if claim.release(path, self._run_id):
+                changes.append(Change(LOGIN, f"{path}: released"))
+        except OSError as error:
+            failed.append(job_faults.not_removed(path, error))
+        if failed:
+            raise StepFailed("down", failed, Outcome(tuple(changes)))
         return Outcome(tuple(changes))
 
     def _names_our_server(self, host: str) -> bool:
