@@ -14,7 +14,7 @@ from kimi_nb.deploy.slurm import job_book, job_faults, job_queue
 from kimi_nb.deploy.slurm.job_book import Book, JobState
 from kimi_nb.deploy.slurm.job_queue import JobQueue
 from kimi_nb.deploy.slurm.slurm_commands import Row, Slurm, SlurmError
-from kimi_nb.deploy.steps import Change, StepFailed
+from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 from kimi_nb.plan.spec import Job
 
 
@@ -265,13 +265,17 @@ def test_a_job_that_is_refused_tells_what_was_submitted(site):
 
 
 def test_a_job_that_is_replaced_is_cancelled(site):
-    site.queue.withdraw("serve", state(9, "PENDING"))
+    site.book.note("install", id=7)
+    made = Change("SLURM", "job 7 (install_vllm): submitted")
+    site.queue.withdraw("serve", state(9, "PENDING"), [made])
     assert site.slurm.asked == [("scancel", "--quiet", "9")]
-    site.queue.withdraw("serve", state(None, ""))
+    site.queue.withdraw("serve", state(None, ""), [])
     assert site.slurm.asked[1:] == [("scancel", "--quiet", "0")]
     site.slurm.silent = 1
-    told = failure(lambda: site.queue.withdraw("serve", state()))
+    told = failure(lambda: site.queue.withdraw("serve", state(), [made]))
     assert told.failed == (job_faults.silent(SlurmError("no answer")),)
+    # What was submitted before it is told, too.
+    assert told.outcome == Outcome((made,), facts={"jobs": {"install": 7}})
 
 
 # Following ------------------------------------------------------------------------------------

@@ -109,6 +109,17 @@ def test_a_refusal_in_the_middle_tells_what_was_submitted(site):
     assert site.slurm.changed[-2] == f"submit download_kimi --dependency=afterok:12 {WAITS}"
 
 
+def test_a_silence_in_the_middle_tells_what_was_submitted(site):
+    site.pushed()
+    site.step("submit")
+    site.slurm.set(11, "CANCELLED")
+    site.slurm.silent["cancel"] = NO_ANSWER
+    told = failure(lambda: site.step("submit"), "submit")
+    assert told.failed == (SILENT,)
+    made = (submitted(15, "create_vllm_env"),)
+    assert told.outcome == Outcome(made, facts={"jobs": site.cluster._queue.ids()})
+
+
 def test_what_another_run_of_the_plan_has_done_is_kept(site):
     site.prepared()
     site.root.joinpath("run-1").rename(site.root / "old")

@@ -336,7 +336,7 @@ class Cluster:
                     before = state.id if state.live else None
                     continue
                 if state.live:
-                    self._queue.withdraw("submit", state)
+                    self._queue.withdraw("submit", state, changes)
                 if job is self._serving_job:
                     # The file names the server of an earlier job.
                     self._host_file.unlink(missing_ok=True)

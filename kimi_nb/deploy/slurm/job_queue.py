@@ -156,12 +156,19 @@ class JobQueue:
         )
         return number
 
-    def withdraw(self, step: str, state: JobState) -> None:
-        """Cancel a job that is to be replaced."""
+    def withdraw(self, step: str, state: JobState, changes: Sequence[Change]) -> None:
+        """Cancel a job that is to be replaced.
+
+        Raises StepFailed with what was submitted so far.
+        """
         try:
             self._slurm.cancel([state.id or 0])
         except SlurmError as error:
-            raise StepFailed(step, [job_faults.silent(error)]) from None
+            raise StepFailed(
+                step,
+                [job_faults.silent(error)],
+                Outcome(tuple(changes), facts={"jobs": self.ids()}),
+            ) from None
 
     def until(
         self, step: str, chain: Sequence[Job], enough: Callable[[JobState], bool]
