@@ -504,3 +504,16 @@ def test_a_full_disk_keeps_no_job_alive(site, monkeypatch):
     changes: list[Change] = []
     assert site.queue.cancel(changes) == [] and len(changes) == 1
     assert issubclass(SlurmError, KimiError)
+
+
+def test_a_full_disk_on_which_nothing_is_recorded_keeps_no_job_alive(site, monkeypatch):
+    def full(*given, **more):
+        raise OSError(28, "No space left on device")
+
+    site.slurm.add(7, "install_vllm", "COMPLETED")
+    site.slurm.add(9)
+    site.slurm.on = lambda look: look == 2 and site.slurm.add(9, state="CANCELLED")
+    monkeypatch.setattr(job_book.scratch, "write", full)
+    changes: list[Change] = []
+    assert site.queue.cancel(changes) == []
+    assert changes == [Change("SLURM", "job 9 (vllm_kimi): cancelled")]

@@ -241,7 +241,8 @@ class JobQueue:
         with self.book.submitting():  # nobody can submit meanwhile
             while True:
                 queue = self._slurm.queue()
-                self.book.look(queue)
+                with contextlib.suppress(OSError):  # a full disk keeps no job alive
+                    self.book.look(queue)
                 live = [
                     row for row in self.book.ours(queue) if row.state not in slurm_commands.ENDED
                 ]
