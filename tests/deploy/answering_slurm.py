@@ -14,7 +14,7 @@ from pathlib import Path
 from kimi_nb.bundle import scripts
 from kimi_nb.deploy.slurm import cluster, job_book, job_queue
 from kimi_nb.deploy.slurm.cluster import Cluster
-from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
+from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError, SlurmSilent
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Job
@@ -77,7 +77,7 @@ class AnsweringSlurm(Slurm):
         self.asked.append(note)
         self.on(note)
         if error := self.silent.get(note.split()[0]):
-            raise SlurmError(error)
+            raise SlurmSilent(error)
         return answer()
 
     def _of(self, argv, folder, given, keep) -> tuple[str, Callable[[], str]]:

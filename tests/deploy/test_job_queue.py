@@ -13,7 +13,7 @@ from kimi_nb.core.errors import KimiError
 from kimi_nb.deploy.slurm import job_book, job_faults, job_queue
 from kimi_nb.deploy.slurm.job_book import Book, JobState
 from kimi_nb.deploy.slurm.job_queue import JobQueue
-from kimi_nb.deploy.slurm.slurm_commands import Row, Slurm, SlurmError
+from kimi_nb.deploy.slurm.slurm_commands import Row, Slurm, SlurmError, SlurmSilent
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 from kimi_nb.plan.spec import Job
 
@@ -56,7 +56,7 @@ class Programs(Slurm):
             self.on(self.looks)
         if self.silent:
             self.silent -= 1
-            raise SlurmError("no answer")
+            raise SlurmSilent("no answer")
         if argv[0] == "squeue":
             return "".join(f"{at}|{'|'.join(map(str, one))}\n" for at, one in self.jobs.items())
         if argv[0] == "scancel":
@@ -262,6 +262,16 @@ def test_a_job_that_is_refused_tells_what_was_submitted(site):
     assert told.failed == (job_faults.refused(SERVE, site.slurm.records["refuse"], text),)
     assert told.outcome.changes == tuple(made) and told.outcome.facts == {"jobs": {"install": 7}}
     assert changes == made and "baseline" not in site.book.entries
+
+
+def test_a_submission_without_an_answer_is_no_refusal(site):
+    site.book.note("install", id=7)
+    made = [Change("SLURM", "job 7 (install_vllm): submitted")]
+    site.slurm.silent = 1
+    told = failure(lambda: site.queue.send("serve", SERVE, 7, "afterok", 0, list(made)))
+    assert told.failed == (job_faults.silent(SlurmError("no answer")),)
+    assert told.outcome == Outcome(tuple(made), facts={"jobs": {"install": 7}})
+    assert "baseline" not in site.book.entries
 
 
 def test_a_job_that_is_replaced_is_cancelled(site):

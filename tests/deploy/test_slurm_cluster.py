@@ -244,9 +244,11 @@ def test_a_look_tells_each_refusal_with_what_was_asked_for(site):
     assert says == f"{UP}; sbatch takes 5 jobs"
 
 
-def test_a_look_without_an_answer_says_so(site):
-    site.slurm.silent["ping"] = NO_ANSWER
-    assert site.cluster.look() == ((SILENT,), "")
+@pytest.mark.parametrize("call", ["ping", "test"])
+def test_a_look_without_an_answer_says_so(site, call):
+    site.slurm.silent[call] = NO_ANSWER
+    found, says = site.cluster.look()
+    assert list(found) == [SILENT] and says == ""
 
 
 # Claiming -------------------------------------------------------------------------------------
@@ -390,9 +392,10 @@ def test_all_refused_jobs_are_told_and_nothing_is_submitted(site):
     assert "--partition=gpu" in found[0].evidence and site.slurm.changed == []
 
 
-def test_a_silent_queue_ends_the_test(site):
+@pytest.mark.parametrize("call", ["queue", "test"])
+def test_a_silent_slurm_ends_the_test(site, call):
     site.pushed()
-    site.slurm.silent["queue"] = NO_ANSWER
+    site.slurm.silent[call] = NO_ANSWER
     assert failure(lambda: site.step("test"), "test").failed == (SILENT,)
 
 
@@ -449,9 +452,10 @@ def test_a_preview_tells_each_refusal(site):
 def test_a_preview_of_a_silent_slurm_says_so(site):
     site.slurm.silent["ping"] = NO_ANSWER
     assert failure(site.cluster.preview, "reach").failed == (SILENT,)
-    site.slurm.silent = {"queue": NO_ANSWER}
-    with pytest.raises(SlurmError, match=re.escape(NO_ANSWER)):
-        site.cluster.preview()
+    for call in ("queue", "test"):
+        site.slurm.silent = {call: NO_ANSWER}
+        with pytest.raises(SlurmError, match=re.escape(NO_ANSWER)):
+            site.cluster.preview()
 
 
 def test_a_preview_records_nothing_of_what_it_sees(site):

@@ -504,6 +504,8 @@ def test_nothing_is_measured_while_slurm_is_silent_or_refuses(site):
     site.serves()
     site.slurm.silent["queue"] = NO_ANSWER
     assert failure(site.cluster.submit_benchmark, "benchmark").failed == (SILENT,)
+    site.slurm.silent = {"submit": NO_ANSWER}
+    assert failure(site.cluster.submit_benchmark, "benchmark").failed == (SILENT,)
     site.slurm.silent.clear()
     site.slurm.refuses["benchmark_kimi"] = "Invalid qos"
     told = failure(site.cluster.submit_benchmark, "benchmark")

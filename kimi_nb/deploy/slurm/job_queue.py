@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kimi_nb.deploy.slurm import job_book, job_faults, slurm_commands
 from kimi_nb.deploy.slurm.job_book import Book, JobState
-from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
+from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError, SlurmSilent
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 from kimi_nb.plan import serving_job
 from kimi_nb.plan.spec import Job
@@ -140,9 +140,10 @@ class JobQueue:
                 job.file, self._folder, self.book.comment, after, kind, [lock]
             )
         except SlurmError as error:
+            silent = isinstance(error, SlurmSilent)
             raise StepFailed(
                 step,
-                [job_faults.refused(job, str(error), text)],
+                [job_faults.silent(error) if silent else job_faults.refused(job, str(error), text)],
                 Outcome(tuple(changes), facts={"jobs": self.ids()}),
             ) from None
         self.book.note(job.name, id=number, digest=job_book.digest(text), **facts)
