@@ -25,14 +25,17 @@ name: testbed
 hardware: h200
 transport: slurm
 nodes:
-  - {{name: dgx-01, address: 198.51.100.21}}
-  - {{name: dgx-02, address: 198.51.100.22}}
-slurm: {{account: kimi, partition: gpu, cpu_partition: common, modules: [anaconda3]}}
+{nodes}slurm: {{account: kimi, partition: gpu, cpu_partition: common, modules: [anaconda3]}}
 {more}paths:
   cache: {root}/cache
   models: {root}/models
   project: {root}/project
   work: {root}/work
+"""
+
+NODES = """\
+  - {name: dgx-01, address: 198.51.100.21}
+  - {name: dgx-02, address: 198.51.100.22}
 """
 
 
@@ -168,11 +171,19 @@ class Clock(types.SimpleNamespace):
 class Site:
     """A cluster of SLURM with a plan on it, and what it says."""
 
-    def __init__(self, root: Path, *, more: str = "", env: Mapping[str, str] | None = None, **how):
+    def __init__(
+        self,
+        root: Path,
+        *,
+        nodes: str = NODES,
+        more: str = "",
+        env: Mapping[str, str] | None = None,
+        **how,
+    ) -> None:
         self.root, self.said = root, []
         self.project, self.work = root / "project", root / "work"
         path = root / "site.yaml"
-        path.write_text(SITE.format(root=root, more=more))
+        path.write_text(SITE.format(root=root, nodes=nodes, more=more))
         self.plan = build.plan("k2.5", "h200", "single", variant="slurm", site=str(path), **how)
         self.files = dict(scripts.files(self.plan))
         self.bundle = self.work / self.plan.name

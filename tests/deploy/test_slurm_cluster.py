@@ -264,6 +264,12 @@ def test_a_site_is_claimed_once(site):
     assert whats(site.step("claim").changes, "login node") == [f"{path}: the site is this run's"]
 
 
+def test_the_folder_of_a_claim_is_made_with_those_above_it(site):
+    site.cluster._work = site.root / "a" / "work"
+    path = site.root / "a" / "work" / "claim"
+    assert whats(site.step("claim").changes, "login node") == [f"{path}: the site is this run's"]
+
+
 def test_a_site_of_another_run_is_left_to_it(site):
     site.step("claim")
     held = claim.holder(site.work / "claim")

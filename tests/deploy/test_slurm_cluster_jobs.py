@@ -216,6 +216,22 @@ def test_a_job_that_runs_is_kept_whatever_became_of_those_before(site):
     assert site.slurm.changed[asked:] == ["submit create_vllm_env"]
 
 
+def test_a_job_that_waits_for_one_that_runs_is_replaced_with_those_before(site):
+    site.pushed()
+    site.step("submit")
+    site.slurm.set(11, "FAILED")
+    site.slurm.set(12, "RUNNING", "n1")
+    asked = len(site.slurm.changed)
+    site.step("submit")
+    assert site.slurm.changed[asked:] == [
+        "submit create_vllm_env",
+        "cancel 13",
+        f"submit download_kimi --dependency=afterok:12 {WAITS}",
+        "cancel 14",
+        f"submit vllm_kimi --dependency=afterok:16 {WAITS}",
+    ]
+
+
 def test_jobs_that_wait_for_one_that_is_gone_are_replaced(site):
     site.pushed()
     site.step("submit")
@@ -381,6 +397,24 @@ def test_a_host_file_that_is_written_late_counts(site, clock):
     outcome = site.step("wait")
     assert outcome.warnings == () and outcome.facts["server_host"] == "n1.cluster"
     assert len(clock.slept) == 60
+
+
+def test_a_host_file_is_read_as_utf8_whatever_is_in_it(site, monkeypatch):
+    site.prepared()
+    site.step("submit")
+    site.slurm.set(11, "RUNNING", "n1")
+    site.host_file.parent.mkdir(exist_ok=True)
+    site.host_file.write_bytes(b"n1\xff\n")
+    coded, read = [], Path.read_text
+
+    def noted(path, **more):
+        if path == site.host_file:
+            coded.append(str(more.get("encoding")).lower())
+        return read(path, **more)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    assert site.step("wait").facts["server_host"] == "n1\ufffd"
+    assert coded == ["utf-8"]
 
 
 def test_a_short_poll_is_the_pause_between_two_looks_at_the_host_file(site, clock):

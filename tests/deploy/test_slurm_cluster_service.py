@@ -11,6 +11,7 @@ from answering_slurm import Clock, Site, failure
 
 from kimi_nb import show
 from kimi_nb.deploy import claim
+from kimi_nb.deploy.slurm import cluster as module
 from kimi_nb.deploy.slurm import job_faults
 from kimi_nb.deploy.slurm.slurm_commands import SlurmError
 from kimi_nb.deploy.steps import Change, EngineState, Outcome
@@ -63,6 +64,14 @@ def test_the_plan_serves_on_the_nodes_that_slurm_chose(two):
     # Everything else is the site file's.
     assert serving.name == two.plan.name
     assert serving.request.site.paths == two.plan.request.site.paths
+
+
+def test_one_node_in_the_site_file_stands_for_those_that_slurm_chose(tmp_path, clock):
+    node = "  - {name: dgx-01, address: 198.51.100.21, nic: ib7}\n"
+    site = Site(tmp_path, nodes=node)
+    site.serves()
+    (there,) = site.cluster.serving().request.site.nodes
+    assert (there.name, there.address, there.nic) == ("n1", "10.0.0.1", "ib7")
 
 
 def test_a_serving_job_that_was_replaced_serves_where_it_is(site):
@@ -151,7 +160,11 @@ def test_an_engine_is_ready_once_it_answers(site, monkeypatch):
     site.slurm.set(11, "RUNNING", "n1")
     site.host_file.write_text("n1\n")
     site.step("wait")
-    put(site, "vllm_kimi.11.err", "INFO ok\n  ValueError: first\n  KeyError: last  \nINFO ok\n")
+    put(
+        site,
+        "vllm_kimi.11.err",
+        "INFO ok\n  ValueError: first\nOSError: next\n  KeyError: last  \nINFO ok\n",
+    )
     assert states(site) == [("n1", "starting", "KeyError: last", "")]
     assert asked.asked == [("mixed0-rank0", "http://10.0.0.1:8000", None)]
     asked.replies["mixed0-rank0"] = replace(GOOD, mark="REHEARSAL")
@@ -211,7 +224,7 @@ def test_an_engine_of_several_ranks_is_asked_at_its_first(tmp_path, clock, monke
 
 
 def test_the_key_is_that_of_this_shell(tmp_path, clock, monkeypatch):
-    site = Site(tmp_path, more="api_key_env: KIMI_KEY\n", env={"KIMI_KEY": "sk-1", "": "sk-2"})
+    site = Site(tmp_path, more="api_key_env: KIMI_KEY\n", env={"KIMI_KEY": "sk-1"})
     asked = Asked(monkeypatch, "sk-1")
     asked.replies["mixed0-rank0"] = GOOD
     site.serves()
@@ -438,6 +451,13 @@ def test_a_job_that_does_not_end_keeps_the_site(site):
     assert told.failed == (job_faults.stuck([row], site.work / "claim"),)
     assert told.outcome == Outcome((cancelled(11, "vllm_kimi"),))
     assert site.host_file.exists() and (site.work / "claim").exists()
+
+
+def test_a_host_file_that_somebody_else_has_removed_is_gone(site, monkeypatch):
+    site.serves()
+    site.host_file.unlink()
+    monkeypatch.setattr(module, "_text", lambda path: "n1\n")  # read just before
+    assert site.cluster.down().changes[-1] == released(site)
 
 
 def not_removed(path: Path) -> Diagnosis:

@@ -427,7 +427,7 @@ class Cluster:
 
         While those nodes are not known, the plan is returned as it is.
         """
-        hosts = self._book.entries.get(self._serving_job.name, {}).get("hosts", [])
+        hosts = self._book.entries.get(self._serving_job.name, {}).get("hosts")
         if not hosts:
             return self.plan
         if self._bound[0] != hosts:
