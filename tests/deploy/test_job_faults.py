@@ -244,6 +244,10 @@ def test_a_partition_that_is_not_there():
             ("still-there", "SLURM", "cancelled jobs are still there",
              "8 (fetch) RUNNING on no node; what remains: /run", "still-there"),
         ),
+        (
+            lambda: job_faults.not_removed(Path("/run/claim"), OSError("why")),
+            ("not-removed", "login node", "/run/claim cannot be removed", "why", "not-removed"),
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_the_cluster_or_the_run(found, wanted):

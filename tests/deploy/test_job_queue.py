@@ -13,8 +13,8 @@ from kimi_nb.core.errors import KimiError
 from kimi_nb.deploy.slurm import job_book, job_faults, job_queue
 from kimi_nb.deploy.slurm.job_book import Book, JobState
 from kimi_nb.deploy.slurm.job_queue import JobQueue
-from kimi_nb.deploy.slurm.slurm_commands import Row, Slurm, SlurmError
-from kimi_nb.deploy.steps import Change, StepFailed
+from kimi_nb.deploy.slurm.slurm_commands import Row, Slurm, SlurmError, SlurmSilent
+from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 from kimi_nb.plan.spec import Job
 
 
@@ -56,7 +56,7 @@ class Programs(Slurm):
             self.on(self.looks)
         if self.silent:
             self.silent -= 1
-            raise SlurmError("no answer")
+            raise SlurmSilent("no answer")
         if argv[0] == "squeue":
             return "".join(f"{at}|{'|'.join(map(str, one))}\n" for at, one in self.jobs.items())
         if argv[0] == "scancel":
@@ -264,14 +264,28 @@ def test_a_job_that_is_refused_tells_what_was_submitted(site):
     assert changes == made and "baseline" not in site.book.entries
 
 
+def test_a_submission_without_an_answer_is_no_refusal(site):
+    site.book.note("install", id=7)
+    made = [Change("SLURM", "job 7 (install_vllm): submitted")]
+    site.slurm.silent = 1
+    told = failure(lambda: site.queue.send("serve", SERVE, 7, "afterok", 0, list(made)))
+    assert told.failed == (job_faults.silent(SlurmError("no answer")),)
+    assert told.outcome == Outcome(tuple(made), facts={"jobs": {"install": 7}})
+    assert "baseline" not in site.book.entries
+
+
 def test_a_job_that_is_replaced_is_cancelled(site):
-    site.queue.withdraw("serve", state(9, "PENDING"))
+    site.book.note("install", id=7)
+    made = Change("SLURM", "job 7 (install_vllm): submitted")
+    site.queue.withdraw("serve", state(9, "PENDING"), [made])
     assert site.slurm.asked == [("scancel", "--quiet", "9")]
-    site.queue.withdraw("serve", state(None, ""))
+    site.queue.withdraw("serve", state(None, ""), [])
     assert site.slurm.asked[1:] == [("scancel", "--quiet", "0")]
     site.slurm.silent = 1
-    told = failure(lambda: site.queue.withdraw("serve", state()))
+    told = failure(lambda: site.queue.withdraw("serve", state(), [made]))
     assert told.failed == (job_faults.silent(SlurmError("no answer")),)
+    # What was submitted before it is told, too.
+    assert told.outcome == Outcome((made,), facts={"jobs": {"install": 7}})
 
 
 # Following ------------------------------------------------------------------------------------
@@ -500,3 +514,16 @@ def test_a_full_disk_keeps_no_job_alive(site, monkeypatch):
     changes: list[Change] = []
     assert site.queue.cancel(changes) == [] and len(changes) == 1
     assert issubclass(SlurmError, KimiError)
+
+
+def test_a_full_disk_on_which_nothing_is_recorded_keeps_no_job_alive(site, monkeypatch):
+    def full(*given, **more):
+        raise OSError(28, "No space left on device")
+
+    site.slurm.add(7, "install_vllm", "COMPLETED")
+    site.slurm.add(9)
+    site.slurm.on = lambda look: look == 2 and site.slurm.add(9, state="CANCELLED")
+    monkeypatch.setattr(job_book.scratch, "write", full)
+    changes: list[Change] = []
+    assert site.queue.cancel(changes) == []
+    assert changes == [Change("SLURM", "job 9 (vllm_kimi): cancelled")]

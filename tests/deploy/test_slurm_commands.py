@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kimi_nb.deploy.slurm import slurm_commands
-from kimi_nb.deploy.slurm.slurm_commands import Row, Slurm, SlurmError
+from kimi_nb.deploy.slurm.slurm_commands import Row, Slurm, SlurmError, SlurmSilent
 
 # Keeps its words, its variables, its folder and its input, and says what a file beside it holds.
 PROGRAM = """#!/bin/bash
@@ -238,6 +238,8 @@ def test_commands_that_are_not_there(programs, tmp_path):
     assert Slurm({"PATH": str(programs)}).missing() == ("scancel",)
     with pytest.raises(SlurmError, match="^squeue cannot be run: No such file or directory$"):
         Slurm({"PATH": str(tmp_path / "none")}).queue()
+    with pytest.raises(SlurmSilent, match="^sbatch cannot be run: No such file or directory$"):
+        Slurm({"PATH": str(tmp_path / "none")}).refusal("")
 
 
 def test_a_command_that_fails_says_why(slurm, programs):
@@ -268,6 +270,38 @@ def test_a_command_that_gives_no_answer(slurm, programs, monkeypatch):
     with pytest.raises(SlurmError, match="^squeue gave no answer in 90 s$"):
         slurm.queue()
     assert waited == [90.0]
+    (programs / "sbatch").write_text("#!/bin/bash\nexec sleep 60\n")
+    with pytest.raises(SlurmSilent, match="^sbatch gave no answer in 90 s$"):
+        slurm.refusal("")
+
+
+# What the commands of 22.05 say; each begins as that of its command does.
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unable to contact slurm controller (connect failure)",
+        "Unable to contact slurm controller (shutdown failure)",
+        "Slurm backup controller in standby mode",
+        "Controller is in standby mode, try a different controller",
+        "Socket timed out on send/recv operation",
+        "Zero Bytes were transmitted or received",
+    ],
+)
+def test_a_controller_that_cannot_be_reached_refuses_nothing(slurm, programs, words):
+    says(programs, "", 1, f"allocation failure: {words}\n")
+    with pytest.raises(SlurmSilent) as told:
+        slurm.refusal("")
+    assert str(told.value) == f"allocation failure: {words}"
+    says(programs, "", 1, f"slurm_load_jobs error: {words}\n")
+    with pytest.raises(SlurmSilent, match=f"^{re.escape(words)}$"):
+        slurm.queue()
+
+
+def test_a_refusal_is_no_silence(slurm, programs):
+    says(programs, "", 1, "sbatch: error: Invalid qos specification\n")
+    with pytest.raises(SlurmError) as told:
+        slurm.queue()
+    assert type(told.value) is SlurmError
 
 
 @pytest.mark.parametrize("text", ["", "\n", "Submitted batch job 7\n", "-7\n", "x;7\n"])

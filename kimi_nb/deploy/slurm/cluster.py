@@ -12,6 +12,7 @@ Nothing important is kept in memory only: another process with the same folder a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -317,7 +318,7 @@ class Cluster:
     # The jobs -----------------------------------------------------------------------------
 
     def _submit(self) -> Outcome:
-        self._check_secrets()
+        self._check_secrets("submit")
         changes: list[Change] = []
         with self._book.submitting() as lock:
             states = self._queue.look("submit")
@@ -335,14 +336,14 @@ class Cluster:
                     before = state.id if state.live else None
                     continue
                 if state.live:
-                    self._queue.withdraw("submit", state)
+                    self._queue.withdraw("submit", state, changes)
                 if job is self._serving_job:
                     # The file names the server of an earlier job.
                     self._host_file.unlink(missing_ok=True)
                 before = self._queue.send("submit", job, before, "afterok", lock, changes)
         return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
 
-    def _check_secrets(self) -> None:
+    def _check_secrets(self, step: str) -> None:
         unset = [
             source
             for source in dict.fromkeys(self.plan.secrets.values())
@@ -351,7 +352,7 @@ class Cluster:
         if unset:
             names = ", ".join(unset)
             raise StepFailed(
-                "submit",
+                step,
                 [
                     Diagnosis(
                         "secret-unset",
@@ -408,9 +409,16 @@ class Cluster:
             if text:
                 self._book.note(state.name, said=text)
                 return text
-            if time.monotonic() > end or not self._queue.now()[state.name].live:
+            if time.monotonic() > end or self._over(state.name):
                 return ""
             time.sleep(min(self._poll, 1.0))
+
+    def _over(self, name: str) -> bool:
+        """Return whether a job has ended; while SLURM does not answer, none has."""
+        try:
+            return not self._queue.now()[name].live
+        except SlurmError:
+            return False
 
     # The service --------------------------------------------------------------------------
 
@@ -419,7 +427,7 @@ class Cluster:
 
         While those nodes are not known, the plan is returned as it is.
         """
-        hosts = self._book.entries.get(self._serving_job.name, {}).get("hosts", [])
+        hosts = self._book.entries.get(self._serving_job.name, {}).get("hosts")
         if not hosts:
             return self.plan
         if self._bound[0] != hosts:
@@ -456,7 +464,7 @@ class Cluster:
 
         The caller must have seen that the service is ready.
         """
-        self._check_secrets()
+        self._check_secrets("benchmark")
         changes: list[Change] = []
         with self._book.submitting() as lock:
             states = self._queue.look("benchmark")
@@ -573,10 +581,13 @@ class Cluster:
         """Cancel unfinished jobs, wait until they are gone, and release the site."""
         changes: list[Change] = []
         path = self._work / "claim"
-        held = claim.holder(path)
-        if held is not None and held.run_id == self._run_id:
-            # Before the jobs are cancelled, and not again: their own words on that are no failure.
-            self.logs.keep(self._all_files())
+        # A claim that cannot be read keeps no job alive; its release below tells what is wrong.
+        with contextlib.suppress(OSError):
+            held = claim.holder(path)
+            if held is not None and held.run_id == self._run_id:
+                # Before the jobs are cancelled, and not again: their own words on that are no
+                # failure.
+                self.logs.keep(self._all_files())
         try:
             live = self._queue.cancel(changes)
         except SlurmError as error:
@@ -590,11 +601,20 @@ class Cluster:
             ) from None
         if live:
             raise StepFailed("down", [job_faults.stuck(live, path)], Outcome(tuple(changes)))
-        if self._names_our_server(_text(self._host_file).strip()):
-            self._host_file.unlink(missing_ok=True)
-            changes.append(Change(LOGIN, f"{self._host_file}: removed"))
-        if claim.release(path, self._run_id):
-            changes.append(Change(LOGIN, f"{path}: released"))
+        failed = []
+        try:
+            if self._names_our_server(_text(self._host_file).strip()):
+                self._host_file.unlink(missing_ok=True)
+                changes.append(Change(LOGIN, f"{self._host_file}: removed"))
+        except OSError as error:
+            failed.append(job_faults.not_removed(self._host_file, error))
+        try:
+            if claim.release(path, self._run_id):
+                changes.append(Change(LOGIN, f"{path}: released"))
+        except OSError as error:
+            failed.append(job_faults.not_removed(path, error))
+        if failed:
+            raise StepFailed("down", failed, Outcome(tuple(changes)))
         return Outcome(tuple(changes))
 
     def _names_our_server(self, host: str) -> bool:
@@ -660,7 +680,8 @@ def _partition(job: Job) -> str:
 
 def _unwritable(folder: Path) -> str:
     """Return why a folder, or its nearest existing parent, cannot be written; "" if it can."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    # Path.exists raises an error below a folder that others may not search, until Python 3.14.
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not there.is_dir():
         return f"{there} is no folder"
     return "" if os.access(there, os.W_OK | os.X_OK) else f"{there}: no permission to write"

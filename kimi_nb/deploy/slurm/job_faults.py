@@ -201,3 +201,15 @@ def stuck(live: Sequence[slurm_commands.Row], path: Path) -> Diagnosis:
         f"{rows}; what remains: {path}",
         remedies.of("slurm/still-there"),
     )
+
+
+def not_removed(path: Path, error: Exception) -> Diagnosis:
+    """Describe a file that stays behind when everything else is cleaned up."""
+    return Diagnosis(
+        "not-removed",
+        "login node",
+        None,
+        f"{path} cannot be removed",
+        str(error),
+        remedies.of("slurm/not-removed"),
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kimi_nb.deploy.slurm import job_book, job_faults, slurm_commands
 from kimi_nb.deploy.slurm.job_book import Book, JobState
-from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
+from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError, SlurmSilent
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 from kimi_nb.plan import serving_job
 from kimi_nb.plan.spec import Job
@@ -140,9 +140,10 @@ class JobQueue:
                 job.file, self._folder, self.book.comment, after, kind, [lock]
             )
         except SlurmError as error:
+            silent = isinstance(error, SlurmSilent)
             raise StepFailed(
                 step,
-                [job_faults.refused(job, str(error), text)],
+                [job_faults.silent(error) if silent else job_faults.refused(job, str(error), text)],
                 Outcome(tuple(changes), facts={"jobs": self.ids()}),
             ) from None
         self.book.note(job.name, id=number, digest=job_book.digest(text), **facts)
@@ -156,12 +157,19 @@ class JobQueue:
         )
         return number
 
-    def withdraw(self, step: str, state: JobState) -> None:
-        """Cancel a job that is to be replaced."""
+    def withdraw(self, step: str, state: JobState, changes: Sequence[Change]) -> None:
+        """Cancel a job that is to be replaced.
+
+        Raises StepFailed with what was submitted so far.
+        """
         try:
             self._slurm.cancel([state.id or 0])
         except SlurmError as error:
-            raise StepFailed(step, [job_faults.silent(error)]) from None
+            raise StepFailed(
+                step,
+                [job_faults.silent(error)],
+                Outcome(tuple(changes), facts={"jobs": self.ids()}),
+            ) from None
 
     def until(
         self, step: str, chain: Sequence[Job], enough: Callable[[JobState], bool]
@@ -234,7 +242,8 @@ class JobQueue:
         with self.book.submitting():  # nobody can submit meanwhile
             while True:
                 queue = self._slurm.queue()
-                self.book.look(queue)
+                with contextlib.suppress(OSError):  # a full disk keeps no job alive
+                    self.book.look(queue)
                 live = [
                     row for row in self.book.ours(queue) if row.state not in slurm_commands.ENDED
                 ]

@@ -61,6 +61,11 @@ _PREFIX = re.compile(
     r"^(?:(?:sbatch|squeue|scancel|scontrol|sinfo): )?(?:slurm_load_\w+ )?"
     r"(?:(?:error|fatal): )?"
 )
+# What a command says when its controller does not answer.
+_UNREACHED = re.compile(
+    r"unable to contact slurm controller|in standby mode|socket timed out|zero bytes were trans",
+    re.IGNORECASE,
+)
 # The signal that SLURM sends to the processes of a job, where its exit code is missing.
 _SIGNALS = {
     "TIMEOUT": -15,
@@ -78,6 +83,10 @@ _KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CONF_SERVER")
 
 class SlurmError(KimiError):
     """A SLURM command failed; the text is its own message."""
+
+
+class SlurmSilent(SlurmError):
+    """SLURM did not answer: what was asked may be allowed, or done, all the same."""
 
 
 # Parsing the output of the commands ---------------------------------------------------------
@@ -232,7 +241,7 @@ def exported(env: Mapping[str, str], script: str) -> dict[str, str]:
 class Slurm:
     """SLURM's commands, run with the environment ``env``.
 
-    Every method raises SlurmError if its command fails or does not answer.
+    Every method raises SlurmError if its command fails, as `SlurmSilent` if it does not answer.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -286,6 +295,8 @@ class Slurm:
         """Return why ``sbatch --test-only`` refuses a script; "" if it does not."""
         try:
             self._run("sbatch", "--test-only", given=script)
+        except SlurmSilent:
+            raise
         except SlurmError as error:
             return str(error)
         return ""
@@ -351,11 +362,12 @@ class Slurm:
                 errors="replace",
             )
         except subprocess.TimeoutExpired:
-            raise SlurmError(f"{argv[0]} gave no answer in {_WAIT:.0f} s") from None
+            raise SlurmSilent(f"{argv[0]} gave no answer in {_WAIT:.0f} s") from None
         except OSError as error:
-            raise SlurmError(f"{argv[0]} cannot be run: {error.strerror}") from None
+            raise SlurmSilent(f"{argv[0]} cannot be run: {error.strerror}") from None
         if done.returncode:
-            raise SlurmError(words(done.stderr or done.stdout))
+            said = words(done.stderr or done.stdout)
+            raise SlurmSilent(said) if _UNREACHED.search(said) else SlurmError(said)
         return done.stdout
 
 
