@@ -132,6 +132,13 @@ def test_hosts_and_addresses(slurm, programs):
         assert slurm.address("dgx-01") == "dgx-01"
 
 
+def test_a_job_that_runs_on_no_host_is_told(slurm, programs):
+    says(programs, " \n")
+    with pytest.raises(SlurmError) as told:
+        slurm.hosts("(null)")
+    assert str(told.value) == "scontrol show hostnames '(null)': no node is named"
+
+
 def test_a_script_is_tried_without_a_job(slurm, programs):
     says(programs, "sbatch: Job 1 to start at 2026-11-01T10:00:00\n")
     assert slurm.refusal("#!/bin/bash\n#SBATCH -p gpu\n") == ""

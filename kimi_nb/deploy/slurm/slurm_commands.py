@@ -284,8 +284,11 @@ class Slurm:
             raise
 
     def hosts(self, nodes: str) -> tuple[str, ...]:
-        """Return the names in a host list, one by one."""
-        return tuple(self._run("scontrol", "show", "hostnames", nodes).split())
+        """Return the names in a host list, one by one; raise SlurmError if there is none."""
+        names = tuple(self._run("scontrol", "show", "hostnames", nodes).split())
+        if not names:
+            raise SlurmError(f"scontrol show hostnames {nodes!r}: no node is named")
+        return names
 
     def address(self, host: str) -> str:
         """Return the NodeAddr of a node, the address at which SLURM itself reaches it."""
