@@ -478,7 +478,9 @@ def _kernels(sockets: str, log: Path) -> Iterator[dict[str, Any]]:
     class QuietKernelManager(AsyncKernelManager):
         def __init__(self, **options: Any) -> None:
             ipc = {"transport": "ipc", "ip": f"{sockets}/k"} if sys.platform == "linux" else {}
-            super().__init__(**ipc, **options)
+            # In this folder it goes with the rest also where a full disk ends its writing.
+            file = f"{sockets}/kernel-{len(managers)}.json"
+            super().__init__(**ipc, connection_file=file, **options)
             managers.append(self)
 
         def client(self, **options: Any) -> AsyncKernelClient:  # type: ignore[override]
@@ -503,7 +505,6 @@ def _kernels(sockets: str, log: Path) -> Iterator[dict[str, Any]]:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(kernel.pid, signal.SIGKILL)
                 kernel.wait()
-            manager.cleanup_connection_file()
 
 
 def _fault(error: Any) -> str:

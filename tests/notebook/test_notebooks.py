@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -280,6 +281,21 @@ def test_a_failed_notebook_fails_the_run(tmp_path, monkeypatch):
     assert [result.status for result in outcome.results] == ["failed", "ok"]
     assert "len(features) > 500" in outcome.results[0].fault
     assert evidence.read(outcome.folder)[-1]["ok"] is False
+
+
+def test_kernels_leave_nothing_where_temporary_files_lie(tmp_path, monkeypatch):
+    """Not even where their disk is full: the folder of a notebook is removed as a whole."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    folders = tmp_path / "tmp", tmp_path / "kernels"
+    for folder in folders:
+        folder.mkdir()
+    with runbook._kernels(str(folders[1]), tmp_path / "kernels.log") as options:
+        managers = [options["kernel_manager_class"]() for _ in range(2)]
+        for manager in managers:
+            manager.write_connection_file()
+        found = {Path(manager.connection_file) for manager in managers}
+        assert len(found) == 2 and {path.parent for path in found} == {folders[1]}
+    assert not list(folders[0].iterdir())
 
 
 def test_a_full_disk_for_temporary_files_is_named(tmp_path, monkeypatch):
