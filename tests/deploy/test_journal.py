@@ -189,6 +189,26 @@ def test_a_scenario_and_errata_are_kept(tmp_path):
     assert made.kept_plan().as_json() == plan.as_json()
 
 
+def test_what_was_derived_is_kept_as_it_was_derived(tmp_path):
+    """Another day other rules would derive something else."""
+    plan = build.plan("k2.6", "a2", "pd", derive=True)
+    made = Journal.open(tmp_path, plan)
+    made.keep(plan)
+    kept = json.loads((made.folder / "model.yaml").read_text())
+    assert len(kept["recipes"]) == len(plan.request.model.recipes) + 1
+    assert made.kept_plan().as_json() == plan.as_json() and made.kept_plan().derived
+
+
+def test_the_file_of_a_calibration_is_not_needed_again(tmp_path):
+    base = build.plan("k2.5", "a3", "single")
+    site = base.request.site.model_copy(update={"calibration": ("gone.yaml",)})
+    plan = dataclasses.replace(base, request=dataclasses.replace(base.request, site=site))
+    made = Journal.open(tmp_path, plan)
+    made.keep(plan)
+    assert "calibration" not in json.loads((made.folder / "site.yaml").read_text())
+    assert made.kept_plan().as_json() == base.as_json()
+
+
 # What cannot be read or written ---------------------------------------------------------
 
 
