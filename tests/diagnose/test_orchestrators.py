@@ -54,6 +54,10 @@ PROBE = (
     "  Normal   Killing    3m (x3 over 11m)   kubelet            Container vllm failed liveness "
     "probe, will be restarted",
 )
+UNSCHEDULED = (
+    "  Warning  FailedScheduling  14m              default-scheduler  0/3 nodes are available: 3 "
+    "Insufficient nvidia.com/gpu."
+)
 HEAD = "LAST SEEN   TYPE      REASON             OBJECT              MESSAGE"
 
 
@@ -225,6 +229,10 @@ def test_a_failure_is_named(name, tmp_path):
         described(PROBE[0].replace("Liveness", "Readiness")),  # while the model loads
         described("  Normal   Pulled     12m   kubelet   Container image already present"),
         described("  Normal   Killing    12m   kubelet   Stopping container vllm"),
+        described().replace(SCHEDULED, f"{UNSCHEDULED}\n{SCHEDULED}"),  # it waited for a node
+        event("Warning", "FailedScheduling", "kimi-decode-0", "0/3 nodes are available")
+        + "\n1m          Normal    Scheduled          pod/kimi-decode-0   Successfully assigned "
+        "serving/kimi-decode-0 to gpu-07",
         "srun: job 7 queued and waiting for resources\nsrun: job 7 has been allocated resources",
     ],
 )
@@ -232,6 +240,13 @@ def test_what_is_as_it_shall_be_is_no_failure(text, tmp_path):
     (tmp_path / "said.txt").write_text(text + "\n")
     found = doctor.examine(tmp_path)
     assert found.ok and not found.unknown, found.first
+
+
+def test_a_pod_that_waits_for_a_node_is_named_though_another_one_has_one(tmp_path):
+    text = described().replace(SCHEDULED, f"{UNSCHEDULED}\n{SCHEDULED}")
+    (tmp_path / "said.txt").write_text(text.replace("serving/kimi-decode-0 to", "serving/b to"))
+    found = doctor.examine(tmp_path)
+    assert found.first is not None and "FailedScheduling" in found.first.text
 
 
 def test_what_ended_the_pod_comes_before_what_kubernetes_says_of_it(tmp_path):
