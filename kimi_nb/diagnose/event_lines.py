@@ -212,7 +212,7 @@ def _says_below(event: Event, said: Said, line: Line, record: bool) -> None:
         return
     text = said.text.strip()
     own = record or event_details.of_one(said, event.said)
-    if own and _WORDS.match(text) and not text.endswith(":"):
+    if own and _WORDS.match(text):
         last.text, last.line, last.said = text, line, f"{last.said.rstrip()} {text}"
 
 

@@ -161,6 +161,33 @@ FAILURES = {
         "kubernetes",
         "kimi-decode-0",
     ),
+    "Error, listed": (
+        "NAME            READY   STATUS       RESTARTS   AGE\n"
+        "kimi-prefill-0  1/1     Running      0          12m\n"
+        "kimi-decode-0   0/1     Init:Error   0          12m",
+        "unknown",
+        "kubernetes",
+        "",
+    ),
+    # systemd and docker compose
+    "memory of a unit": (
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Failed with result 'oom-kill'.",
+        "unknown",
+        "host-memory",
+        "",
+    ),
+    "a program that a unit does not find": (
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=exited, status=203/EXEC",
+        "unknown",
+        "container",
+        "",
+    ),
+    "a service on which others depend": (
+        "dependency failed to start: container kimi-prefill-1 is unhealthy",
+        "unknown",
+        "container",
+        "",
+    ),
     # SLURM
     "NODE_FAIL": (
         "JobId=7 JobName=vllm_kimi JobState=NODE_FAIL Reason=NodeDown NodeList=n1 signal=9",
@@ -233,6 +260,9 @@ def test_a_failure_is_named(name, tmp_path):
         event("Warning", "FailedScheduling", "kimi-decode-0", "0/3 nodes are available")
         + "\n1m          Normal    Scheduled          pod/kimi-decode-0   Successfully assigned "
         "serving/kimi-decode-0 to gpu-07",
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=killed, status=15/TERM",
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=exited, status=143/n/a",
+        "kimi-prefill-1 exited with code 0",
         "srun: job 7 queued and waiting for resources\nsrun: job 7 has been allocated resources",
     ],
 )

@@ -48,6 +48,13 @@ ANNOUNCED = (
     "    self.agent.registerMem(reg_descs, handle_list)",
     "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND",
 )
+BUILD = (
+    "Traceback (most recent call last):",
+    '  File "/opt/flashinfer/jit/core.py", line 10, in build',
+    "RuntimeError: ",
+    "Ninja build failed. Ninja output:",
+    "ninja: Entering directory '/root/.cache'",
+)
 TABLE = tuple(
     f"[ERROR] HCCL(704,python3):2026-11-22-05:49:05.706.502 [hccl_socket_manager.cc:591] [731]{said}"
     for said in (
@@ -74,6 +81,7 @@ COMPLETIONS = tuple(
 @pytest.mark.parametrize(
     ("lines", "telling"),
     [
+        pytest.param(BUILD, BUILD[3], id="the words below an exception"),
         pytest.param(TABLE, TABLE[-1], id="what a table is about"),
         pytest.param(CODED, CODED[-1], id="what explains the code of a call"),
         pytest.param(COMPLETIONS, COMPLETIONS[0], id="the first of several completions"),
