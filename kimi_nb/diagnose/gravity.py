@@ -99,6 +99,8 @@ def reports_error(said: Said) -> bool:
         return False
     if said.calm or (said.level and _DRAWN.match(said.text)):
         return False
+    if said.grammar == "kernel":  # it tells of errors of a host that is well
+        return native(said.text)
     if said.grammar == "sglang" and _FAILS.search(said.text):
         return True
     return (

@@ -165,7 +165,7 @@ NATIVE = tuple(
         ),
         (
             "ucx",
-            r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+\] +"
+            r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\w+\] +"
             r"(?P<source>[\w.]+:\d+) +(?P<who>UCX) +(?P<level>DEBUG|INFO|WARN|ERROR|FATAL|DIAG) +",
         ),
         (

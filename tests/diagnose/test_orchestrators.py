@@ -176,6 +176,13 @@ FAILURES = {
         "host-memory",
         "",
     ),
+    "memory of a process of a unit": (
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: A process of this unit has been killed by the "
+        "OOM killer.",
+        "unknown",
+        "host-memory",
+        "",
+    ),
     "a program that a unit does not find": (
         "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=exited, status=203/EXEC",
         "unknown",
@@ -262,6 +269,10 @@ def test_a_failure_is_named(name, tmp_path):
         "serving/kimi-decode-0 to gpu-07",
         "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=killed, status=15/TERM",
         "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=exited, status=143/n/a",
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: State 'stop-sigterm' timed out. Killing.\n"
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=killed, status=9/KILL",
+        "NAME            READY   STATUS    RESTARTS   AGE\ndebug-0         0/1     Error     0          12d",
+        "[    1.000000] ACPI Error: No handler for Region [SYSI]",
         "kimi-prefill-1 exited with code 0",
         "srun: job 7 queued and waiting for resources\nsrun: job 7 has been allocated resources",
     ],
