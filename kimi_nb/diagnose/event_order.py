@@ -156,15 +156,20 @@ def _killed(found: Sequence[Candidate]) -> list[Candidate]:
 
     That is the kernel's, or an error shortly before: a launcher ends by force what has failed.
     """
+    if not any(map(_says_killed, found)):
+        return list(found)
     kernel = {
         one.event.first.file for one in found if one.death and one.event.said.grammar == "kernel"
     }
-    told = [one.event.lines[-1] for one in found if _ends_all(one)]
+    told: dict[str, list[int]] = {}
+    for one in filter(_ends_all, found):
+        told.setdefault(one.event.first.file, []).append(one.event.lines[-1].number)
     out = []
     for one in found:
-        first = one.event.first
-        soon = (0 < first.number - at.number <= _SOON for at in told if at.file == first.file)
-        if _says_killed(one) and (first.file in kernel or any(soon)):
+        file, number = one.event.first.file, one.event.first.number
+        if _says_killed(one) and (
+            file in kernel or any(0 < number - at <= _SOON for at in told.get(file, ()))
+        ):
             one = replace(one, role=Role.WRAPPER)
         out.append(one)
     return out

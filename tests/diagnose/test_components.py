@@ -66,6 +66,21 @@ LOGS = {
         ],
         ("jit", None, "tpc kernel"),
     ),
+    "a source that does not compile": (
+        ['(Worker_TP0 pid=1) /opt/cuda/include/cuda_fp8.hpp(200): error: no operator "=" matches'],
+        ("jit", "TP0", "no operator"),
+    ),
+    "sizes that do not fit": (
+        [f"{ERROR}ValueError: Tensor-parallel size 3 does not divide 64 heads"],
+        ("configuration", "TP3", "does not divide"),
+    ),
+    "a library of MPI": (
+        [
+            "[a3-0:77] *** An error occurred in MPI_Init_thread",
+            "[a3-0:77] *** on a NULL communicator",
+        ],
+        ("library", None, "MPI_Init_thread"),
+    ),
     "memory of Gaudi": (
         [
             "[rank2]: RuntimeError: [Rank:2] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::2348"
