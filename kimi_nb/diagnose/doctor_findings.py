@@ -160,8 +160,8 @@ def _first(
 ) -> Finding:
     """Return the first failure: what its signature knows, and what its own words tell."""
     told = explanation.of(guilty, guilty.node)
-    if guilty.match is not None:
-        found = _known(guilty.match, placed, serves.when(guilty.match))
+    if guilty.known is not None:
+        found = _known(guilty.known, placed, serves.when(guilty.known))
     else:
         found = _unknown(guilty, told, placed)
     named = guilty.event.rank if guilty.event.rank is not None else guilty.rank

@@ -17,6 +17,8 @@ HEADS = re.compile(r"(?:Traceback \(most recent call last\)|terminated with exce
 # A part of a traceback whose head is gone.
 _FRAGMENT = re.compile(r'\s*File "[^"]+", line \d|\s{4,}\S|[\s~^]+$')
 _NPU_SAYS = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E\d{5}\[PID: \d+\]|\[PID: \d+\] ")
+# What a device tells, above the calls that met it.
+_NPU_DEVICE = re.compile(r"E[A-Z\d]\d{4}: \[PID: \d+\] .*\berror from device\b")
 # What CANN and torch_npu write above what they have to say.
 NPU_HEADS = re.compile(
     r"(?:ERR\d{5} \w+ call .*failed\.?|\bE[A-Z\d]\d{4}: Inner Error!?|\bHCCL error: [a-z ]+)$",
@@ -26,6 +28,8 @@ NPU_HEADS = re.compile(
 _HCCL_CODE = re.compile(r"\bHCCL function error: .*, error code is \d{1,2}$")
 _NPU_TELLS = re.compile(r"\bE[A-Z](?!9999)\d{4}\b")
 _NPU_ABOVE = re.compile(r"The [Ii]nner error is reported as above")
+# An error of the system that names nothing.
+_ERRNO = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
 # What an exception says only of others: the next one in the chain is the one that counts.
 HOLLOW = re.compile(
     r"RayTaskError|ProcessRaisedException|ChildFailedError|CalledProcessError|ExceptionGroup"
@@ -42,6 +46,12 @@ class Raised:
     said: str
     link: str = ""  # how it came from the one before: "cause", "handling" or ""
     frames: tuple[str, ...] = ()  # the files of its own innermost frames
+
+
+def _tells_more(one: Raised, before: Raised) -> bool:
+    """Return whether an exception says where, of which the system's error before says only what."""
+    errno = _ERRNO.fullmatch(before.text)
+    return errno is not None and one.link == "handling" and errno[1] in one.text
 
 
 @dataclass(slots=True)
@@ -100,7 +110,7 @@ class Event:
             return None
         at = 0
         for number, one in enumerate(real[1:], 1):
-            if one.link != "cause" and not real[at].text:
+            if one.link != "cause" and (not real[at].text or _tells_more(one, real[at])):
                 at = number
         return real[at]
 
@@ -131,6 +141,17 @@ class Event:
     def key(self) -> str:
         """What its line is about: the message of its exception, or the exception."""
         return (self.root.text or self.root.type) if self.root is not None else ""
+
+    def told_at(self, known: Line) -> Line:
+        """Return the line that says most, where a signature knows one.
+
+        It may know no more than what announces the exception, or a call that met what a device tells.
+        """
+        root = self.root
+        if root is None:
+            return self.lines[0] if _NPU_DEVICE.match(self.said.text) else known
+        repeats = known is self.lines[0] and root.text and root.text in known.text
+        return root.line if repeats else known
 
     @property
     def bare(self) -> bool:

@@ -33,6 +33,7 @@ _NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
 _IN_LINE = re.compile(
     r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
 )
+_WORDS_BELOW = re.compile(r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception)):(?P<text> ?)$")
 # The border of a group of exceptions.
 GROUP = re.compile(r"\s*[|+](?:-\+-+ \d+ -+)? ?")
 _CODE = re.compile(r"\s{4,}(?:raise|return|assert|except|print|logger?\.\w+)\b ?[\w(]")
@@ -49,6 +50,7 @@ _THROWN = re.compile(
 )
 _WHAT = re.compile(r" *what\(\): +(?P<text>.+)")
 _PANIC = re.compile(r"(?P<text>(?!note: |stack backtrace).+)")
+_WORDS = re.compile(r"[\w'\"`].* \S")  # and no border, nor a mark
 _SHELL = re.compile(r"\bline \d+: +\d+ [A-Z]")  # how one tells the end of what it ran
 # What torchrun tells of the process that failed first.
 _ELASTIC = re.compile(
@@ -74,7 +76,7 @@ def raises(said: Said) -> re.Match[str] | None:
     for text in reversed(said.text.split("\n")[1:]):
         if (found := _NAMED.match(text)) is not None:
             return found
-    return _IN_LINE.search(said.text) or _NAMED.match(said.text)
+    return _IN_LINE.search(said.text) or _NAMED.match(said.text) or _WORDS_BELOW.search(said.text)
 
 
 def goes_on(event: Event, said: Said, line: Line) -> bool:
@@ -195,11 +197,23 @@ def _explains(event: Event, said: Said, line: Line) -> bool:
     if (said.level and not record) or native or _NAMED.match(text):
         return False
     _says_native(event, said, line)
+    _says_below(event, said, line, record)
     event_details.take_rank(event, said)
     if event.rank is None and (device := _NPU_DEVICE.search(text)):
         event.rank, event.label = int(device[1]), device[1]
     event.lines.append(line)
     return True
+
+
+def _says_below(event: Event, said: Said, line: Line, record: bool) -> None:
+    """Take the first words that an exception, which ends with a colon, has below."""
+    last = event.raised[-1] if event.raised else None
+    if last is None or last.text or not last.said.rstrip().endswith(":"):
+        return
+    text = said.text.strip()
+    own = record or event_details.of_one(said, event.said)
+    if own and _WORDS.match(text):
+        last.text, last.line, last.said = text, line, f"{last.said.rstrip()} {text}"
 
 
 def _says_native(event: Event, said: Said, line: Line) -> None:

@@ -14,9 +14,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kimi_nb.diagnose import gravity, matching
+from kimi_nb.diagnose import gravity, line_grammar, matching
 from kimi_nb.diagnose.event_roles import Candidate, Role, words
 
+_SOON = 12  # lines between an error and the end of what a launcher kills for it
 _QUOTES, _QUOTE = 20, 80  # different quotations that are looked for, and characters of each
 
 
@@ -26,7 +27,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
     The time of an event is that of the first error of its process: what a process says last may
     only sum up what it said before.
     """
-    kept = _late(_lost(_special(_hearsay(_watchdogs(_unquoted(found))))))
+    kept = _late(_lost(_special(_hearsay(_killed(_watchdogs(_unquoted(found)))))))
     when = _timed(kept)
     begun = _begun(kept, when)
     firm = any(one.role is Role.ROOT and not one.death for one in kept)
@@ -150,6 +151,41 @@ def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
     return [one for one in found if not (dead and one.role is Role.WAITS)]
 
 
+def _killed(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with a bare "Killed" put last where another line tells more of that end.
+
+    That is the kernel's, or an error shortly before: a launcher ends by force what has failed.
+    """
+    if not any(map(_says_killed, found)):
+        return list(found)
+    kernel = {
+        one.event.first.file for one in found if one.death and one.event.said.grammar == "kernel"
+    }
+    told: dict[str, list[int]] = {}
+    for one in filter(_ends_all, found):
+        told.setdefault(one.event.first.file, []).append(one.event.lines[-1].number)
+    out = []
+    for one in found:
+        file, number = one.event.first.file, one.event.first.number
+        if _says_killed(one) and (
+            file in kernel or any(0 < number - at <= _SOON for at in told.get(file, ()))
+        ):
+            one = replace(one, role=Role.WRAPPER)
+        out.append(one)
+    return out
+
+
+def _ends_all(one: Candidate) -> bool:
+    """Return whether an event is of an error by which a launcher ends all that it has started."""
+    error = one.role is Role.ROOT and not one.death and one.event.said.level in line_grammar.GRAVE
+    return error or bool(words("ends_all").search(one.event.texts))
+
+
+def _says_killed(one: Candidate) -> bool:
+    """Return whether a shell says only that something was killed."""
+    return one.death and one.match is None and one.event.said.text.strip() == "Killed"
+
+
 def _watchdogs(found: Sequence[Candidate]) -> list[Candidate]:
     """Return the events with what watchdogs say put behind what the program says of the same error.
 
@@ -257,9 +293,12 @@ def _explained(death: Candidate, among: Sequence[Candidate]) -> bool:
 def _special(found: Sequence[Candidate]) -> list[Candidate]:
     """Return the events without general signatures where the same process says more."""
     special = {process(one) for one in found if one.special and one.role is Role.ROOT}
+    explained = {process(one) for one in found if one.match is not None and one.role is Role.ROOT}
     out = []
     for one in found:
         general = one.match is not None and one.match.signature.general
+        if one.match is None and process(one) in explained:
+            general = one.event.root is None and bool(words("coded").search(one.event.said.text))
         if general and one.role is Role.ROOT and not one.death and process(one) in special:
             one = replace(one, role=Role.WRAPPER)
         out.append(one)

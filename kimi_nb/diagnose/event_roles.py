@@ -12,7 +12,7 @@ import enum
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kimi_nb.core import data_files
 from kimi_nb.diagnose import codes, components, gravity, line_grammar
@@ -77,7 +77,14 @@ class Candidate:
         if self.match is None and self.death and self.event.root is None:
             ends = [one for one in self.event.lines if gravity.dies(one.text)]
             return (ends or self.event.lines)[0]
-        return self.match.line if self.match is not None else self.event.line
+        if self.match is None:
+            return self.event.line
+        return self.event.told_at(self.match.line)
+
+    @property
+    def known(self) -> Match | None:
+        """What a signature knows, at the line that says most."""
+        return replace(self.match, line=self.line) if self.match is not None else None
 
     @property
     def vague(self) -> bool:

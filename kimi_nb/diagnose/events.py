@@ -39,6 +39,9 @@ _LOST = re.compile(
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = "NPU warning, error code is "
 _BELOW = 8  # lines
+# What the scheduler of Kubernetes says once it has a node for a pod, and before.
+_ASSIGNED = re.compile(r"Successfully assigned [^\s/]+/(?P<pod>\S+) to ")
+_WAITED = "FailedScheduling"
 
 
 class Events:
@@ -81,6 +84,8 @@ class Events:
         event = self._of_process(said)
         if self.all and gravity.PROGRESS.search(said.text):
             self._go_on(said)
+        if self.all and (assigned := _ASSIGNED.search(said.text)):
+            self._schedule(assigned["pod"])
         if event is not None and event_lines.goes_on(event, said, line):
             if match is not None and event.lines[-1] is line:  # not of a line of source code
                 event.matches.append(match)
@@ -242,6 +247,13 @@ class Events:
             return None
         said, at = self._warned
         return said if at.file == line.file and line.number - at.number <= _BELOW else None
+
+    def _schedule(self, pod: str) -> None:
+        """Note that a pod has a node: that it waited for one is over."""
+        for event in self.all:
+            mine = event.said.node == pod or f"/{pod} " in event.said.text
+            if _WAITED in event.said.text and mine:
+                event.harmless = "served"
 
     def _go_on(self, said: Said) -> None:
         """Note that the engine goes on: the error before was that of a request."""

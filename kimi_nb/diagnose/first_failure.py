@@ -106,9 +106,9 @@ def of_logs(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
     guilty = log_summary.first(log_summary.ordered(_look(logs)), ranks)
     if guilty is None:
         return None
-    if guilty.match is None or guilty.accused is not None:
+    if guilty.known is None or guilty.accused is not None:
         return _unknown(guilty, logs, plan)
-    return _known(guilty.match, plan, when)
+    return _known(guilty.known, plan, when)
 
 
 def causes(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Diagnosis, ...]:

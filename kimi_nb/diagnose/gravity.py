@@ -31,6 +31,8 @@ _NCCL = re.compile(
     r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|duplicate|wrong|invalid|corrupt|status=[1-9]",
     re.IGNORECASE,
 )
+# The border, or a row, of a table, with which CANN shows what it says below.
+_DRAWN = re.compile(r"\s*(?:_{5}|-{5}|={5}|\*{5}|\|)")
 # By these words SGLang, which writes no level, says that something went wrong.
 _FAILS = re.compile(r"\bfailed\b|\b[Ee]rror\b|timed out")
 _HARMLESS = re.compile(
@@ -95,8 +97,10 @@ def reports_error(said: Said) -> bool:
         return True
     if _DETAIL.match(said.text):
         return False
-    if said.calm:
+    if said.calm or (said.level and _DRAWN.match(said.text)):
         return False
+    if said.grammar == "kernel":  # it tells of errors of a host that is well
+        return native(said.text)
     if said.grammar == "sglang" and _FAILS.search(said.text):
         return True
     return (

@@ -47,6 +47,7 @@ WRAPPERS = tuple(
         r"\d{10,13},\"?(?=#033|\(|[A-Z])",  # a table of CloudWatch
         r"\d{1,2}(?:;\d{1,2})*m ?(?=[(\[A-Z])",  # and what is left of one
         r"std(?:err|out): ?",
+        rf"[.#=*]{{1,200}}{_SPOKEN}",  # what shows progress, without a break
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
@@ -126,7 +127,7 @@ NATIVE = tuple(
         (
             "cann",
             rf"\[{_LEVEL}\] ?(?P<who>[A-Z]+)\((?P<pid>\d+),[^)]*\):{_DAY}-{_CLOCK} "
-            r"\[(?P<source>[\w.]+:\d+)\](?:\[\d+\])?",
+            r"\[(?P<source>[\w.]+:\d+)\](?: ?\[\d+\])?",
         ),
         (
             "torch_npu",
@@ -164,7 +165,7 @@ NATIVE = tuple(
         ),
         (
             "ucx",
-            r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+\] +"
+            r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\w+\] +"
             r"(?P<source>[\w.]+:\d+) +(?P<who>UCX) +(?P<level>DEBUG|INFO|WARN|ERROR|FATAL|DIAG) +",
         ),
         (

@@ -17,6 +17,7 @@ _WORK = (
     (b"ecode batch", b"", b""),
     (b"eneration throughput: ", b"", b"throughput: 0.0 tok"),
     (b"] iter = ", b"", b""),  # TensorRT-LLM
+    (b"] Received KV cache for request ", b"", b""),
 )
 
 

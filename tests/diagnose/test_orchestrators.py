@@ -54,6 +54,10 @@ PROBE = (
     "  Normal   Killing    3m (x3 over 11m)   kubelet            Container vllm failed liveness "
     "probe, will be restarted",
 )
+UNSCHEDULED = (
+    "  Warning  FailedScheduling  14m              default-scheduler  0/3 nodes are available: 3 "
+    "Insufficient nvidia.com/gpu."
+)
 HEAD = "LAST SEEN   TYPE      REASON             OBJECT              MESSAGE"
 
 
@@ -157,6 +161,40 @@ FAILURES = {
         "kubernetes",
         "kimi-decode-0",
     ),
+    "Error, listed": (
+        "NAME            READY   STATUS       RESTARTS   AGE\n"
+        "kimi-prefill-0  1/1     Running      0          12m\n"
+        "kimi-decode-0   0/1     Init:Error   0          12m",
+        "unknown",
+        "kubernetes",
+        "",
+    ),
+    # systemd and docker compose
+    "memory of a unit": (
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Failed with result 'oom-kill'.",
+        "unknown",
+        "host-memory",
+        "",
+    ),
+    "memory of a process of a unit": (
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: A process of this unit has been killed by the "
+        "OOM killer.",
+        "unknown",
+        "host-memory",
+        "",
+    ),
+    "a program that a unit does not find": (
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=exited, status=203/EXEC",
+        "unknown",
+        "container",
+        "",
+    ),
+    "a service on which others depend": (
+        "dependency failed to start: container kimi-prefill-1 is unhealthy",
+        "unknown",
+        "container",
+        "",
+    ),
     # SLURM
     "NODE_FAIL": (
         "JobId=7 JobName=vllm_kimi JobState=NODE_FAIL Reason=NodeDown NodeList=n1 signal=9",
@@ -225,6 +263,17 @@ def test_a_failure_is_named(name, tmp_path):
         described(PROBE[0].replace("Liveness", "Readiness")),  # while the model loads
         described("  Normal   Pulled     12m   kubelet   Container image already present"),
         described("  Normal   Killing    12m   kubelet   Stopping container vllm"),
+        described().replace(SCHEDULED, f"{UNSCHEDULED}\n{SCHEDULED}"),  # it waited for a node
+        event("Warning", "FailedScheduling", "kimi-decode-0", "0/3 nodes are available")
+        + "\n1m          Normal    Scheduled          pod/kimi-decode-0   Successfully assigned "
+        "serving/kimi-decode-0 to gpu-07",
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=killed, status=15/TERM",
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=exited, status=143/n/a",
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: State 'stop-sigterm' timed out. Killing.\n"
+        "Nov 22 05:49:28 a3-0 systemd[1]: vllm.service: Main process exited, code=killed, status=9/KILL",
+        "NAME            READY   STATUS    RESTARTS   AGE\ndebug-0         0/1     Error     0          12d",
+        "[    1.000000] ACPI Error: No handler for Region [SYSI]",
+        "kimi-prefill-1 exited with code 0",
         "srun: job 7 queued and waiting for resources\nsrun: job 7 has been allocated resources",
     ],
 )
@@ -232,6 +281,13 @@ def test_what_is_as_it_shall_be_is_no_failure(text, tmp_path):
     (tmp_path / "said.txt").write_text(text + "\n")
     found = doctor.examine(tmp_path)
     assert found.ok and not found.unknown, found.first
+
+
+def test_a_pod_that_waits_for_a_node_is_named_though_another_one_has_one(tmp_path):
+    text = described().replace(SCHEDULED, f"{UNSCHEDULED}\n{SCHEDULED}")
+    (tmp_path / "said.txt").write_text(text.replace("serving/kimi-decode-0 to", "serving/b to"))
+    found = doctor.examine(tmp_path)
+    assert found.first is not None and "FailedScheduling" in found.first.text
 
 
 def test_what_ended_the_pod_comes_before_what_kubernetes_says_of_it(tmp_path):
