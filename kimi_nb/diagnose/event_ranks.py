@@ -15,7 +15,7 @@ from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
 _SHOWN = 20  # last lines of a rank's log that a launcher shows
-_NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
+_NEXT, _NEAR = 9, 60  # events and lines within which a process fails whose library has failed
 # Grammars of libraries, whose name is that of no process, and those that write host:number.
 _OF_LIBRARIES = (
     *("cann", "ccl", "kernel", "nccl", "slurm", "tensorrt", "turbomind", "ucx", "xccl"),
