@@ -145,6 +145,16 @@ def _take_told(event: Event, ranks: ProcessRanks) -> None:
     if told is not None:
         event.rank = told
         event.label = event.label or str(told)
+    elif event.remote and event.said.speaker.startswith("EngineCore"):
+        _name_actor(event)
+
+
+def _name_actor(event: Event) -> None:
+    """Name the worker in which an error of an engine was raised, of which Ray tells the number only."""
+    _, ip, pid = event.remote.split("|")
+    if ip and pid:
+        where = f"pid={pid}, ip={ip}"
+        event.rank, event.label = f"pid={pid}", f"{event.said.label} {where}".strip()
 
 
 def _after(events: Sequence[Event], at: int) -> Sequence[Event]:

@@ -18,6 +18,11 @@ _DAY = r"\d{4}[-/]?\d\d[-/]?\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,:]\d[\d.]*)?"
 _PLACE = r"(?P<named>(?:[A-Z]+(?:_[A-Z]+)*\d+ ?)+)"  # of a process in its groups: DP1 ATTN_CP3 TP7
 
+# By which names whoever starts the parts of a deployment tells their lines apart.
+_PARTS = (
+    r"(?:(?:prefill|decode|encode)(?:r|-?\w+)?|(?:head|leader|worker|server|client|proxy|router|engine|"
+    r"frontend|master|actor|rollout|trainer)(?:[-_]\w+)?)"
+)
 # How the lines of engines begin, before which another program may put what it likes.
 _SPOKEN = (
     r"(?=\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]*pid=\d|\[rank\d+\]|"
@@ -70,8 +75,8 @@ WRAPPERS = tuple(
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
-        # a host, as pdsh writes it
-        r"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3}): ?"
+        # a host, or a part of a deployment, as pdsh or sed writes it
+        rf"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|{_PARTS}|\d{{1,3}}(?:\.\d{{1,3}}){{3}}): ?"
         rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called|"
         r"[\w.-]+:\d+:\d+ \[\d)",
         # a host, or a service, as programs that start others write it

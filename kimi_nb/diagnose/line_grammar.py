@@ -200,6 +200,8 @@ def of(line: str) -> Said:
     rank = found.rank
     if rank is None:
         rank = rank_words.rank_of(text[:_REACH])
+    if rank is None:
+        rank = rank_words.name_of(text[:_REACH]) or None
     place = rank_words.group_of(text[:_REACH]) if found.rank is None else None
     if place is None and rank is None:
         place = rank_words.place_of(text[:_REACH])
