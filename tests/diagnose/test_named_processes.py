@@ -239,3 +239,42 @@ def test_a_traceback_is_of_the_process_that_is_named_above_it(tmp_path):
 def test_a_failed_probe_announces_no_traceback(tmp_path):
     probe = "2025-12-12T19:45:10.220744Z ERROR tower_http::trace: 503 Service Unavailable uri=/live"
     assert first(tmp_path, probe, *TRACE).text == TRACE[-1]
+
+
+def test_a_title_above_a_traceback_counts_more_than_a_neighbour_that_fails_later(tmp_path):
+    found = first(tmp_path, "Process Process-6:", *TRACE, *[one.format(at=0) for one in SCHEDULER])
+    assert TRACE[-1] in found.text and named(found) == {"Process-6"}
+
+
+def test_a_worker_is_known_by_its_number_though_a_title_follows(tmp_path):
+    worker = "(VllmWorkerProcess pid=93) ERROR 07-19 14:22:51 [a.py:7] "
+    died = "ERROR 07-19 14:22:53 [b.py:120] Worker VllmWorkerProcess pid 93 died, exit code: -15"
+    lines = [worker + line for line in ("Exception in worker", *TRACE)]
+    found = first(tmp_path, *lines, died, "Process SpawnProcess-1:", *TRACE)
+    assert found.rank == "pid=93" and found.line <= len(lines)
+
+
+def test_an_engine_tells_the_worker_of_ray_of_which_nothing_else_is_known(tmp_path):
+    task = "ray.exceptions.RayTaskError(AssertionError): ray::RayWorkerWrapper.run() (pid=44, ip=192.0.2.2)"
+    lines = (*FATAL, task, '  File "/opt/vllm/gemma3.py", line 416, in forward', "AssertionError")
+    found = first(tmp_path, *[CORE.format(dp=1) + line for line in lines])
+    assert (found.rank, found.label) == ("pid=44", "DP1 pid=44, ip=192.0.2.2")
+
+
+@pytest.mark.parametrize(
+    ("line", "node"),
+    [
+        ("Nov 22 05:49:28 infer-04 vllm[518]: ImportError: no libcudart", "infer-04"),
+        ("vllm-1  | RuntimeError: Failed to infer device type", "vllm-1"),
+        ("prefill: ValueError: invalid literal", "prefill"),
+        (
+            "(RayWorkerWrapper pid=7, ip=192.0.2.3) ERROR 11-22 05:49:20 [a.py:7] ValueError: no",
+            "serve",
+        ),
+        ("RuntimeError: Failed to infer device type", "serve"),
+    ],
+)
+def test_in_the_only_log_the_host_that_a_line_names_is_the_node(line, node, tmp_path):
+    assert first(tmp_path, line).node == node
+    (tmp_path / "other.log").write_text("INFO 11-22 05:49:08 [a.py:7] up\n")
+    assert doctor.examine(tmp_path).first.node == "serve"
