@@ -55,10 +55,12 @@ WRAPPERS = tuple(
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
-        r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
+        r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) (?:\u203a )?[a-z][a-z0-9-]{2,} "
         r"(?=[\[(A-Z\d]| +File \"| {3,}\S)",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
         r"(?P<node>[\w.-]+) +\| ?",  # docker compose
+        rf"{_CLOCK} (?P<node>[A-Za-z][\w-]*\.\d+) +\| ?",  # honcho, foreman
+        r"\{[^{}]{0,200}\"pod(?:_name)?\": ?\"(?P<node>[\w.-]+)\"[^{}]{0,200}\} (?=\S| )",  # loki
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
@@ -80,7 +82,7 @@ WRAPPERS = tuple(
         rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called|"
         r"[\w.-]+:\d+:\d+ \[\d)",
         # a host, or a service, as programs that start others write it
-        rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\]:? "
+        rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)(?::[a-z][\w-]*)?\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
         # whatever a program puts in brackets before the lines of the one that it started
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? ?(?={_STARTED})",

@@ -22,9 +22,16 @@ HEADS = (
     rf"^{_PROMPT}\w",
     rf"^(?:[#+>] )?(?:sudo )?{_TOOLS} [^\n]{{0,200}}\b(?:logs?|describe|exec|attach|tail|cat)\b",
     r"^==> [^\n]{1,200} <==",
+    r"^[=#*-]{3,} ?(?:(?:rank|node|worker|host|pod)[ :]{1,2})?[A-Za-z0-9][\w./-]{0,80} ?[=#*-]{3,}$",
+    r"^[\w.-]{1,80} \| (?:FAILED|CHANGED|SUCCESS|UNREACHABLE!) (?:\||=>) ",
 )
 _HOST = re.compile(r"(?:\([\w.-]+\) ?)?[\[(]?[\w.-]+@(?P<host>[\w.-]+)")
 _HEADS = tuple(map(re.compile, HEADS))
+# A heading, of which only a number tells that it names one of several, and what Ansible puts above.
+_HEADING = re.compile(
+    r"[=#*-]{3,} ?(?:(?:node|worker|host|pod)[ :]{1,2})?(?P<name>\w[^=#*]*?) ?[=#*-]{3,}$"
+)
+_ANSIBLE = re.compile(r"(?P<name>[\w.-]{1,80}) \| [A-Z]")
 _FILE = re.compile(r"^==> (?P<path>[^\n]{1,200}) <==")
 _BEFORE = re.compile(rf"{_PROMPT}|[#+>] ")
 _ENDS = re.compile(r" *(?:\||;|&&|>|2>|<)")  # what ends a command
@@ -56,6 +63,11 @@ def whose(line: str) -> str | None:
         return None
     if named := _FILE.match(line):
         return _stem(named["path"])
+    if titled := _HEADING.match(line):
+        name = _stem(titled["name"]) or titled["name"]
+        return name if any(map(str.isdigit, name)) else None
+    if told := _ANSIBLE.match(line):
+        return told["name"]
     before = _BEFORE.match(line)
     host = _HOST.match(line)
     words = line[before.end() if before else 0 :]

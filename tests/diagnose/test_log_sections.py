@@ -35,6 +35,10 @@ COMMANDS = {
     "(vllm) user@gpu-07:~$ vllm serve moonshotai/Kimi-K2.5": "gpu-07",
     "[root@gpu-07 logs]# vllm serve moonshotai/Kimi-K2.5": "gpu-07",
     "==> /var/log/node-2.log <==": "node-2",
+    "=== node-2 ===": "node-2",
+    "##### logs/worker-2.log #####": "worker-2",
+    "----- host: gpu-07 -----": "gpu-07",
+    "gpu-07 | FAILED | rc=1 >>": "gpu-07",
 }
 # Commands that name nobody.
 OTHERS = (
@@ -52,6 +56,10 @@ NONE = (
     "user@example.com asked for 3 logs",
     "docker: Error response from daemon: no such image",
     "$",
+    "=== FAILURES ===",
+    "==== backtrace (tid:  12550) ====",
+    "--------------------",
+    "gpu-07 | INFO 11-22 05:49:28 [a.py:7] up",
 )
 
 
