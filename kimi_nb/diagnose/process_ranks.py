@@ -34,7 +34,6 @@ TOLD = (
     r"\bprocess rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)",
     r"\blocal_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)",
     r"\b[Rr]ank[ =:]+(?P<rank>\d+),? \(?(?:pid|PID)[ =:]+(?P<pid>\d+)\b",
-    r"\b(?:pid|PID)[ =:]+(?P<pid>\d+)\)?,? (?:local_)?[Rr]ank[ =:]+(?P<rank>\d+)\b",
     r"\bdevice_id[ =:]+(?P<device>\d+),? pid[ =:]+(?P<pid>\d+)\b",
     r"\b(?:sglang::scheduler|VLLM::Worker)_(?P<name>[A-Z_]+\d[A-Z_\d]*) \(pid[ =:]+(?P<pid>\d+)\)",
 )
