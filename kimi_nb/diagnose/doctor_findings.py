@@ -51,6 +51,8 @@ def of(
     ]
     taken = {(first.node, first.rank, first.signature)} if first else set()
     also = _once([one for one, mine in zip(known, own, strict=True) if mine], taken)
+    if first is not None and guilty is not None and len(seen) == 1 and not placed.engines:
+        first = _of_its_host(first, guilty)
     return Report(
         first,
         also,
@@ -61,6 +63,16 @@ def of(
         notes,
         any(sight.engine for _, sight in seen),
     )
+
+
+def _of_its_host(first: Finding, guilty: Candidate) -> Finding:
+    """Return a finding in the only log there is with the pod or host that its lines name as its node.
+
+    The name of the file is that of none.
+    """
+    said = guilty.event.said
+    named = said.node if not said.process.startswith("|") else ""
+    return replace(first, node=named) if named and first.node == guilty.node else first
 
 
 def _told_once(found: Sequence[Match]) -> list[Match]:

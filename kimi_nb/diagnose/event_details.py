@@ -20,7 +20,10 @@ _DIED = "died unexpectedly"  # what is raised below only follows
 # How a process ended, and how that is said once more right below.
 _SUMS = (
     (re.compile(r"scheduler is dead"), re.compile(r"Exit code: ")),
-    (re.compile(r"^\*\*\* SIG"), re.compile(r"Fatal Python error: ")),
+    (
+        re.compile(r"^\*\*\* SIG|^Caught signal \d"),
+        re.compile(r"Fatal Python error: |!+ Segfault encountered"),
+    ),
     (
         re.compile(r"running low on memory|memory pressure"),
         re.compile(r"Memory on the node \(IP: "),

@@ -16,6 +16,7 @@ from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
 _SHOWN = 20  # last lines of a rank's log that a launcher shows
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
+_MORE = 10  # events that do not count
 # Grammars of libraries, whose name is that of no process, and those that write host:number.
 _OF_LIBRARIES = (
     *("cann", "ccl", "kernel", "nccl", "slurm", "tensorrt", "turbomind", "ucx", "xccl"),
@@ -55,6 +56,10 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     for event in events:
         if event.rank is None and event.said.process:
             _take(event, seen.of(event))
+    for event in events:
+        # A title above its traceback, or a stage: of whoever is known by a name alone.
+        if event.rank is None and event.label:
+            event.rank = ranks.alone if ranks.alone is not None and _unnamed(event) else event.label
     ended: Event | None = None
     callers: dict[int, Event | None] = {}
     for at, event in enumerate(events):
@@ -65,7 +70,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if ended is not None and event.first.number - ended.first.number <= _SHOWN:
             _take(event, ended)
         else:
-            callers[at] = _caller(event, events[at + 1 : at + 1 + _NEXT])
+            callers[at] = _caller(event, _after(events, at))
             if (caller := callers[at]) is not None and caller.rank is not None:
                 _take(event, caller)
     printed = _Processes((one for one in events if one.rank is not None), _pids)
@@ -74,8 +79,6 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
             _take(event, printed.of(event))
         if event.rank is None and ranks.alone is not None and _unnamed(event):
             event.rank, event.label = ranks.alone, str(ranks.alone)
-        if event.rank is None and event.label:  # of a process that is known by a name alone
-            event.rank = event.label
         if event.rank is None and (device := rank_words.device_of(event.texts)):
             event.rank = event.label = device
             _number_device(event)
@@ -142,6 +145,22 @@ def _take_told(event: Event, ranks: ProcessRanks) -> None:
     if told is not None:
         event.rank = told
         event.label = event.label or str(told)
+    elif event.remote and event.said.speaker.startswith("EngineCore"):
+        _name_actor(event)
+
+
+def _name_actor(event: Event) -> None:
+    """Name the worker in which an error of an engine was raised, of which Ray tells the number only."""
+    _, ip, pid = event.remote.split("|")
+    if ip and pid:
+        where = f"pid={pid}, ip={ip}"
+        event.rank, event.label = f"pid={pid}", f"{event.said.label} {where}".strip()
+
+
+def _after(events: Sequence[Event], at: int) -> Sequence[Event]:
+    """Return the next events, without those with which a library that has no form of its own goes on."""
+    after = events[at + 1 : at + 1 + _NEXT + _MORE]
+    return [one for one in after if one.said.grammar or one.raised or one.rank is not None][:_NEXT]
 
 
 def _caller(event: Event, after: Sequence[Event]) -> Event | None:
@@ -150,6 +169,9 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
         return None
     later = next((one for one in after if _may_call(one)), None)
     if later is None or later.first.number - event.lines[-1].number > _NEAR:
+        return None
+    # A title is that of whoever tells nothing of itself before.
+    if later.rank in _titles(later) and not _unnamed(event):
         return None
     # A launcher tells the number of the process that ended, which may be another one on this host.
     ended = _NOTICED.search(later.said.text)
@@ -183,6 +205,11 @@ def nameless(event: Event) -> bool:
 def _numbered(event: Event) -> bool:
     """Return whether a worker says an event of which at least the number of its process is known."""
     return "Worker" in event.said.speaker and _number(event).isdecimal()
+
+
+def _titles(event: Event) -> tuple[str, ...]:
+    """Return the name by which alone a process without a form of its own is known, if there is one."""
+    return (event.label,) if event.said.rank is None and _unnamed(event) else ()
 
 
 def _unnamed(event: Event) -> bool:

@@ -225,7 +225,9 @@ class Events:
             self.all.append(event)
         if opened:
             event.inside, event.traced = True, 0
-            if self._titled is not None and line.number - self._titled[1] == 1:
+            titled = self._titled is not None and line.number - self._titled[1] == 1
+            # What tells how another process ended is not that one's own.
+            if self._titled is not None and titled and not event.remote:
                 event.label = event.label or self._titled[0]
             event.before = event_lines.form_of(said.text[: opened.start()])
             self._left = event_lines.MOST

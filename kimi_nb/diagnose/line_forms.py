@@ -18,6 +18,11 @@ _DAY = r"\d{4}[-/]?\d\d[-/]?\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,:]\d[\d.]*)?"
 _PLACE = r"(?P<named>(?:[A-Z]+(?:_[A-Z]+)*\d+ ?)+)"  # of a process in its groups: DP1 ATTN_CP3 TP7
 
+# By which names whoever starts the parts of a deployment tells their lines apart.
+_PARTS = (
+    r"(?:(?:prefill|decode|encode)(?:r|-?\w+)?|(?:head|leader|worker|server|client|proxy|router|engine|"
+    r"frontend|master|actor|rollout|trainer)(?:[-_]\w+)?)"
+)
 # How the lines of engines begin, before which another program may put what it likes.
 _SPOKEN = (
     r"(?=\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]*pid=\d|\[rank\d+\]|"
@@ -51,10 +56,12 @@ WRAPPERS = tuple(
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
-        r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
+        r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) (?:\u203a )?[a-z][a-z0-9-]{2,} "
         r"(?=[\[(A-Z\d]| +File \"| {3,}\S)",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
         r"(?P<node>[\w.-]+) +\| ?",  # docker compose
+        rf"{_CLOCK} (?P<node>[A-Za-z][\w-]*\.\d+) +\| ?",  # honcho, foreman
+        r"\{[^{}]{0,200}\"pod(?:_name)?\": ?\"(?P<node>[\w.-]+)\"[^{}]{0,200}\} (?=\S| )",  # loki
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
@@ -71,12 +78,12 @@ WRAPPERS = tuple(
         # the border of a terminal's pane; a box that rich draws around a traceback stays
         r"\u2502 +(?=File \"|\[\d{4}-|[A-Za-z_][\w.]*(?:Error|Exception): )",
         r"\[\d+\] (?=\[rank\d)",  # a pid
-        # a host, as pdsh writes it
-        r"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3}): ?"
+        # a host, or a part of a deployment, as pdsh or sed writes it
+        rf"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|{_PARTS}|\d{{1,3}}(?:\.\d{{1,3}}){{3}}): ?"
         rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called|"
         r"[\w.-]+:\d+:\d+ \[\d)",
         # a host, or a service, as programs that start others write it
-        rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\]:? "
+        rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)(?::[a-z][\w-]*)?\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
         # whatever a program puts in brackets before the lines of the one that it started
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? ?(?={_STARTED})",

@@ -48,7 +48,7 @@ GRAVE = ("ERROR", "FATAL")
 # What follows a line: how often Ray has seen it, the border of a terminal's pane, and a return as syslog writes it.
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$|(?<=\S) +\u2502$|#015\"?$")
 _JSON_LEVELS = ("level", "severity", "lvl", "levelname", "log.level")
-_JSON_NODES = ("pod", "pod_name", "hostname", "node")
+_JSON_NODES = ("pod", "pod_name", "hostname", "host_name", "node")
 _JSON_LEVEL = re.compile(rf'"(?:{"|".join(map(re.escape, _JSON_LEVELS))})": ?"\w+"')
 _PART = re.compile(r"((?:[A-Z]+_)*[A-Z]+|)(\d+)")
 
@@ -200,6 +200,8 @@ def of(line: str) -> Said:
     rank = found.rank
     if rank is None:
         rank = rank_words.rank_of(text[:_REACH])
+    if rank is None:
+        rank = rank_words.name_of(text[:_REACH]) or None
     place = rank_words.group_of(text[:_REACH]) if found.rank is None else None
     if place is None and rank is None:
         place = rank_words.place_of(text[:_REACH])

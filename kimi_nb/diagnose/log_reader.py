@@ -169,13 +169,18 @@ def _take(
 
 
 def _line(sight: Sight, source: Source, number: int, raw: bytes, time: str) -> Line:
-    """Return a line; its node is the pod that kubectl logs --prefix names, or that of the file."""
+    """Return a line; its node is the pod that kubectl logs --prefix, or a command above, names.
+
+    Else it is that of the file.
+    """
     text = log_lines.plain(raw.decode("utf-8", "replace"))
     bare = line_wrappers.bare(text, sight.wrapper)
     own = line_grammar.own(bare)
     named = _POD.match(own) if own.startswith("[pod/") else None
     before = text.removesuffix(bare) if own is bare else ""
-    node = named[1] if named else source.node
+    # Where not all lines are examined, not all commands are seen.
+    section = "" if sight.brief else sight.section
+    node = named[1] if named else section or source.node
     return Line(node, source.rank, source.name, number, own, time, before)
 
 

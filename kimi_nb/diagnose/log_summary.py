@@ -22,6 +22,7 @@ from kimi_nb.diagnose import (
     event_roles,
     gravity,
     log_lines,
+    log_sections,
     matching,
     prefilter,
     progress,
@@ -69,6 +70,7 @@ class Sight:
         self.program = ""  # whose log it is, where that is no engine
         self.goes_on = False  # whether something was served, though no line says that it begins
         self.wrapper: re.Pattern[str] | None = None  # what stands before each of its lines
+        self.section = ""  # whose lines these are, where a command above them tells
         self.engine = False  # whether it looks like the log of an engine or a program around it
 
     @property
@@ -92,6 +94,8 @@ class Sight:
 
     def take(self, line: Line, among: prefilter.Known | None = None) -> None:
         """Process a line; ``among`` as in `matching.of`."""
+        if (section := log_sections.whose(line.text)) is not None:
+            self.section = section
         match = matching.of(line, among)
         if prefilter.STOPS.search(line.text):
             self._stops, self.stop = True, self.stop or line

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.diagnose import gravity, process_ranks, signatures
+from kimi_nb.diagnose import gravity, log_sections, process_ranks, signatures
 
 if TYPE_CHECKING:
     import hyperscan
@@ -55,7 +55,7 @@ ERRORS += tuple(
     for part in ("broken", "complaints")
     for one in gravity.words(part)
 )
-RANKS = (*process_ranks.TOLD, process_ranks.TITLED.pattern)
+RANKS = (*process_ranks.TOLD, process_ranks.TITLED.pattern, *log_sections.HEADS)
 SERVES = "Application startup complete"
 STOPS = re.compile(
     r"\[shutdown\]|Shutting down Ray distributed executor|Shutting down FastAPI HTTP server|received: stopping all ranks|"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from kimi_nb.diagnose import line_grammar, log_lines
 from kimi_nb.diagnose.line_grammar import Said
@@ -22,7 +22,8 @@ _MOST = 4096  # processes of one log
 _LINES = 8  # lines of a process that are looked at for its name
 _NAME = 80  # characters of a line behind the number, which may still name the process
 # How a process tells its number among all of its group: vLLM, its parallel state, NCCL, LCCL; its
-# device: NVSHMEM; and how a launcher tells the number of a process that it names: MPI, torchrun.
+# device: NVSHMEM; and how a launcher tells the number of a process that it names: MPI, torchrun,
+# LightLLM, SGLang.
 TOLD = (
     r"\bworld_size=(?P<world>\d+),? rank=(?P<rank>\d+)",
     r"\brank (?P<rank>\d+) in world size (?P<world>\d+)",
@@ -32,10 +33,15 @@ TOLD = (
     r":\d+:\d+ \[(?P<device>\d+)\] NVSHMEM INFO ",
     r"\bprocess rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)",
     r"\blocal_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)",
+    r"\b[Rr]ank[ =:]+(?P<rank>\d+),? \(?(?:pid|PID)[ =:]+(?P<pid>\d+)\b",
+    r"\bdevice_id[ =:]+(?P<device>\d+),? pid[ =:]+(?P<pid>\d+)\b",
+    r"\b(?:sglang::scheduler|VLLM::Worker)_(?P<name>[A-Z_]+\d[A-Z_\d]*) \(pid[ =:]+(?P<pid>\d+)\)",
 )
 # How multiprocessing names a process above its traceback; a program may have given it a name.
 TITLED = re.compile(r"Process ([A-Z][\w-]*(?::\d+)?):\s*$")
-_TOLD = tuple(re.compile(one) for one in TOLD if "<rank>" in one)
+_TOLD = tuple(re.compile(one) for one in TOLD if "NVSHMEM" not in one)
+# Words one of which each of them has.
+_WORDS = ("rank", "Rank", "device_id", "::")
 
 
 class ProcessRanks:
@@ -58,7 +64,7 @@ class ProcessRanks:
         if said.speaker == "NVSHMEM" and said.level == "INFO":
             self._note(said.process, 0, str(said.rank))
             return
-        if "rank" not in said.text:  # as each of them has it
+        if not any(word in said.text for word in _WORDS):
             return
         for pattern in _TOLD:
             found = pattern.search(said.text)
@@ -67,7 +73,8 @@ class ProcessRanks:
                 if pattern in _TOLD[:2] and told["world"] != "1" and not said.process:
                     self._lone.add(int(told["rank"]))
                 other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
-                self._note(other or said.process, int(told.get("world", 1)), int(told["rank"]))
+                rank = int(told["rank"]) if "rank" in told else _named(told)
+                self._note(other or said.process, int(told.get("world", 1)), rank)
                 return
 
     def search(self, process: str, blocks: Iterable[bytes]) -> None:
@@ -97,6 +104,11 @@ def one_process(said: Said, other: Said) -> bool:
     """Return whether two lines may be of one process: not if each names a number of its own."""
     numbers = {one.process.rpartition("|")[2] for one in (said, other) if one.process}
     return len(numbers) < 2
+
+
+def _named(told: Mapping[str, str]) -> str:
+    """Return the name by which a process is known that tells no number in its group."""
+    return told["name"] if "name" in told else f"device {told['device']}"
 
 
 def _lines(block: bytes, number: str) -> Iterator[bytes]:

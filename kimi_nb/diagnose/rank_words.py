@@ -92,6 +92,11 @@ def worker_of(text: str) -> str:
     return _group("workers", text).strip(" _")
 
 
+def name_of(text: str) -> str:
+    """Return the name that a launcher gives a worker before what it says, or ""."""
+    return _group("names", text) if "[" in text else ""
+
+
 def ended(text: str) -> str:
     """Return the worker of which another process says that it ended, or ""."""
     return _group("ended", text)

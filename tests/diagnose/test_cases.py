@@ -35,6 +35,7 @@ DRAWS = {
         "devices_by_number",
         "fifteenth_draw",
         "sixteenth_draw",
+        "seventeenth_draw",
         "eighteenth_draw",
     )
 }

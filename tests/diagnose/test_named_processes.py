@@ -34,6 +34,12 @@ BEFORE = {
     "[worker5]:": "5",
     "[rank2]: ": "2",
     "node-2: ": "node-2",
+    "prefill: ": "prefill",
+    "05:49:20 prefill.1 | ": "prefill.1",
+    "[worker-1:pytorch] ": "worker-1",
+    "vllm-0 \u203a vllm ": "vllm-0",
+    '{"pod":"vllm-0","container":"vllm"} ': "vllm-0",
+    "worker_1: ": "worker_1",
     "vllm-0-1 vllm-worker ": "vllm-0-1",
     "(WorkerDict pid=616) ": "pid=616",
     "(ServeReplica:llm:vllm pid=812, ip=192.0.2.8) ": "ip=192.0.2.8",
@@ -68,6 +74,14 @@ LINES = {
     '{"ts": "11-22", "level": "error", "pod": "vllm-0-1", "msg": "worker failed: no"}': "vllm-0-1",
     "ERROR 09-15 13:02:43 [worker.py:870] [NPU:3] RuntimeError: no": "NPU:3",
     "RuntimeError: CUDA error: an illegal memory access was encountered on device cuda:3": "cuda:3",
+    "RuntimeError: [address=192.0.2.7:38251, pid=86] CUDA error: no": "ip=192.0.2.7:38251",
+    "torch.multiprocessing.spawn.ProcessExitedException: process 4 terminated with signal SIGSEGV": "4",
+    "2026-05-08T03:22:52Z ERROR engine.run: [PrefillWorker:1] RuntimeError: no": "PrefillWorker:1",
+    "2026-11-22 05:49:20,123 - lmdeploy - ERROR - a.py:7 - worker 3 failed: RuntimeError: no": "3",
+    "E1122 05:49:20.123456 412 a.cc:1186] failed to load 'm': Internal: rank 2 failed": "2",
+    "[2026-11-22 05:49:20.123+08:00] [411] [281] [llm] [ERROR] [a.py:2] : rank_id 6 init failed": "6",
+    "RuntimeError: Native API failed: -5 (PI_ERROR_OUT_OF_RESOURCES) on xpu:3": "xpu:3",
+    '{"severity": "ERROR", "message": "raylet marked dead", "host_name": "gpu-07"}': "gpu-07",
     "[2026-11-22 05:49:12] Scheduler or DataParallelController 812 terminated with -9": "pid=812",
     "[2026-11-22 05:49:12] DetokenizerManager hit an exception: ValueError: no": "DetokenizerManager",
     "[1742985552.117305] [h20:7722 :1]  tcp_ep.c:1260 UCX  ERROR tcp_ep 0x7f: send(118) failed": "h20:7722",
@@ -234,3 +248,42 @@ def test_a_traceback_is_of_the_process_that_is_named_above_it(tmp_path):
 def test_a_failed_probe_announces_no_traceback(tmp_path):
     probe = "2025-12-12T19:45:10.220744Z ERROR tower_http::trace: 503 Service Unavailable uri=/live"
     assert first(tmp_path, probe, *TRACE).text == TRACE[-1]
+
+
+def test_a_title_above_a_traceback_counts_more_than_a_neighbour_that_fails_later(tmp_path):
+    found = first(tmp_path, "Process Process-6:", *TRACE, *[one.format(at=0) for one in SCHEDULER])
+    assert TRACE[-1] in found.text and named(found) == {"Process-6"}
+
+
+def test_a_worker_is_known_by_its_number_though_a_title_follows(tmp_path):
+    worker = "(VllmWorkerProcess pid=93) ERROR 07-19 14:22:51 [a.py:7] "
+    died = "ERROR 07-19 14:22:53 [b.py:120] Worker VllmWorkerProcess pid 93 died, exit code: -15"
+    lines = [worker + line for line in ("Exception in worker", *TRACE)]
+    found = first(tmp_path, *lines, died, "Process SpawnProcess-1:", *TRACE)
+    assert found.rank == "pid=93" and found.line <= len(lines)
+
+
+def test_an_engine_tells_the_worker_of_ray_of_which_nothing_else_is_known(tmp_path):
+    task = "ray.exceptions.RayTaskError(AssertionError): ray::RayWorkerWrapper.run() (pid=44, ip=192.0.2.2)"
+    lines = (*FATAL, task, '  File "/opt/vllm/gemma3.py", line 416, in forward', "AssertionError")
+    found = first(tmp_path, *[CORE.format(dp=1) + line for line in lines])
+    assert (found.rank, found.label) == ("pid=44", "DP1 pid=44, ip=192.0.2.2")
+
+
+@pytest.mark.parametrize(
+    ("line", "node"),
+    [
+        ("Nov 22 05:49:28 infer-04 vllm[518]: ImportError: no libcudart", "infer-04"),
+        ("vllm-1  | RuntimeError: Failed to infer device type", "vllm-1"),
+        ("prefill: ValueError: invalid literal", "prefill"),
+        (
+            "(RayWorkerWrapper pid=7, ip=192.0.2.3) ERROR 11-22 05:49:20 [a.py:7] ValueError: no",
+            "serve",
+        ),
+        ("RuntimeError: Failed to infer device type", "serve"),
+    ],
+)
+def test_in_the_only_log_the_host_that_a_line_names_is_the_node(line, node, tmp_path):
+    assert first(tmp_path, line).node == node
+    (tmp_path / "other.log").write_text("INFO 11-22 05:49:08 [a.py:7] up\n")
+    assert doctor.examine(tmp_path).first.node == "serve"
