@@ -153,8 +153,9 @@ def _name_actor(event: Event) -> None:
     """Name the worker in which an error of an engine was raised, of which Ray tells the number only."""
     _, ip, pid = event.remote.split("|")
     if ip and pid:
-        where = f"pid={pid}, ip={ip}"
-        event.rank, event.label = f"pid={pid}", f"{event.said.label} {where}".strip()
+        event.rank = f"pid={pid}"
+        where = ", ".join((event.rank, f"ip={ip}"))
+        event.label = f"{event.said.label} {where}".strip()
 
 
 def _after(events: Sequence[Event], at: int) -> Sequence[Event]:
