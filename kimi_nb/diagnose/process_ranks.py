@@ -27,7 +27,7 @@ _NAME = 80  # characters of a line behind the number, which may still name the p
 TOLD = (
     r"\bworld_size=(?P<world>\d+),? rank=(?P<rank>\d+)",
     r"\brank (?P<rank>\d+) in world size (?P<world>\d+)",
-    r"\brank=(?P<rank>\d+),? world_size=(?P<world>\d+)",
+    r"\brank=(?P<rank>\d{1,9}),? world_size=(?P<world>\d{1,9})\b",
     r"\[Gloo\] Rank (?P<rank>\d+) is connected to (?P<world>\d+) peer ranks",
     r"\brank (?P<rank>\d+) n[rR]anks (?P<world>\d+)",
     r"\brank (?P<rank>\d+)/(?P<world>\d+) running devId:",
