@@ -36,6 +36,10 @@ HOLLOW = re.compile(
 )
 
 
+# What the client of a hub makes of an answer, of which HTTP tells only the number.
+_HUB_TELLS = re.compile(r"(?:GatedRepo|DisabledRepo|RepositoryNotFound|RevisionNotFound)Error")
+
+
 @dataclass(slots=True)
 class Raised:
     """One exception of a chain: its type without the module, its message, and its line."""
@@ -49,7 +53,12 @@ class Raised:
 
 
 def _tells_more(one: Raised, before: Raised) -> bool:
-    """Return whether an exception says where, of which the system's error before says only what."""
+    """Return whether an exception says where, or why, of which the one before says only what."""
+    if one.link == "cause":
+        return bool(_HUB_TELLS.fullmatch(one.type)) and before.type in (
+            "HTTPError",
+            "HTTPStatusError",
+        )
     errno = _ERRNO.fullmatch(before.text)
     return errno is not None and one.link == "handling" and errno[1] in one.text
 
@@ -110,7 +119,7 @@ class Event:
             return None
         at = 0
         for number, one in enumerate(real[1:], 1):
-            if one.link != "cause" and (not real[at].text or _tells_more(one, real[at])):
+            if (one.link != "cause" and not real[at].text) or _tells_more(one, real[at]):
                 at = number
         return real[at]
 

@@ -52,6 +52,8 @@ _WHAT = re.compile(r" *what\(\): +(?P<text>.+)")
 _PANIC = re.compile(r"(?P<text>(?!note: |stack backtrace).+)")
 _WORDS = re.compile(r"[\w'\"`].* \S")  # and no border, nor a mark
 _SHELL = re.compile(r"\bline \d+: +\d+ [A-Z]")  # how one tells the end of what it ran
+# An event of Kubernetes that is none of a good end: one tells nothing of the one before.
+_OF_KUBERNETES = re.compile(r" *Warning +[A-Z]\w+ +\d\w* ")
 # What torchrun tells of the process that failed first.
 _ELASTIC = re.compile(
     r"\s*(?:rank +: (?P<rank>\d+)|(?P<end>exitcode|traceback) +: |time +: |host +: |error_file: |\[\d+\]:$)"
@@ -188,7 +190,11 @@ def _explains(event: Event, said: Said, line: Line) -> bool:
             return True
     if said.process and not event_details.of_one(said, event.said):
         return False
-    if _SHELL.search(text) and (event.raised or gravity.native(event.said.text)):
+    if _OF_KUBERNETES.match(text):
+        return False
+    if _SHELL.search(text) and (
+        event.raised or event.said.grammar == "sglang" or gravity.native(event.said.text)
+    ):
         return False
     if said.grammar == "sglang" and not event_details.sums_up(event, text):
         event.moved_on = True

@@ -18,6 +18,9 @@ from kimi_nb.diagnose import gravity, line_grammar, matching
 from kimi_nb.diagnose.event_roles import Candidate, Role, words
 
 _SOON = 12  # lines between an error and the end of what a launcher kills for it
+_SHELL_KILLED = re.compile(r"\bline \d{1,6}: +\d{1,10} Killed ")  # and the command
+_SIGNAL = re.compile(r"Signal \((?P<number>\d{1,2})\) received\.?")
+_CAUGHT = re.compile(r"\bCaught signal (?P<number>\d{1,2}) ")
 _QUOTES, _QUOTE = 20, 80  # different quotations that are looked for, and characters of each
 
 
@@ -27,7 +30,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
     The time of an event is that of the first error of its process: what a process says last may
     only sum up what it said before.
     """
-    kept = _late(_lost(_special(_hearsay(_killed(_watchdogs(_unquoted(found)))))))
+    kept = _late(_lost(_special(_hearsay(_killed(_signals(_watchdogs(_unquoted(found))))))))
     when = _timed(kept)
     begun = _begun(kept, when)
     firm = any(one.role is Role.ROOT and not one.death for one in kept)
@@ -175,6 +178,28 @@ def _killed(found: Sequence[Candidate]) -> list[Candidate]:
     return out
 
 
+def _signals(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with the bare name of a signal put last that another line tells right below.
+
+    That is what a library says which catches it too: where, and in which thread.
+    """
+    caught: dict[str, list[tuple[str, int]]] = {}
+    for one in found:
+        if told := _CAUGHT.search(one.event.said.text):
+            at = told["number"], one.event.first.number
+            caught.setdefault(one.event.first.file, []).append(at)
+    out = []
+    for one in found:
+        bare = _SIGNAL.fullmatch(one.event.said.text.strip())
+        if bare and any(
+            signal == bare["number"] and 0 < at - one.event.first.number <= _SOON
+            for signal, at in caught.get(one.event.first.file, ())
+        ):
+            one = replace(one, role=Role.WRAPPER)
+        out.append(one)
+    return out
+
+
 def _ends_all(one: Candidate) -> bool:
     """Return whether an event is of an error by which a launcher ends all that it has started."""
     error = one.role is Role.ROOT and not one.death and one.event.said.level in line_grammar.GRAVE
@@ -183,7 +208,8 @@ def _ends_all(one: Candidate) -> bool:
 
 def _says_killed(one: Candidate) -> bool:
     """Return whether a shell says only that something was killed."""
-    return one.death and one.match is None and one.event.said.text.strip() == "Killed"
+    said = one.event.said.text.strip()
+    return one.death and (said == "Killed" or bool(_SHELL_KILLED.search(said)))
 
 
 def _watchdogs(found: Sequence[Candidate]) -> list[Candidate]:

@@ -40,7 +40,7 @@ _HARMLESS = re.compile(
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
     r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter|"
     r"\bcan (?:be )?(?:safely )?(?:be )?ignored?\b|\b[Tt]o (?:silence|suppress) this warning\b|\b[Rr]etrying \d+ (?:of|/) \d+|"
-    r"Aborted by AbortReq|cannot be preloaded \(.*\): ignored\.?$"
+    r"sleeping and retrying|\(attempt \d{1,4}/\d{1,4}\), retrying in |Aborted by AbortReq|cannot be preloaded \(.*\): ignored\.?$"
 )
 # What tidies up behind a program, and is none of its own work.
 _TIDIES = re.compile(r"multiprocessing/resource_tracker")

@@ -199,7 +199,7 @@ NATIVE = tuple(
         ),
         (
             "slurm",
-            r"(?P<who>slurmstepd|srun): (?P<level>error|fatal): "
+            r"(?P<who>slurmstepd|srun|sbatch|salloc)(?:-(?P<host>[\w.-]+))?: (?P<level>error|fatal): "
             r"(?=(?:(?P<node>[\w.-]+): tasks? (?:(?P<task>\d+):)?)?)",
         ),
         (

@@ -38,6 +38,7 @@ _BEFORE = re.compile(rf"{_PROMPT}|[#+>] ")
 _ENDS = re.compile(r" *(?:\||;|&&|>|2>|<)")  # what ends a command
 _LONGEST = 400  # characters of a command that are read
 _LOG = re.compile(r"(?:.*/)?(?P<stem>[\w-][\w.-]*?)\.(?:log|out|err|txt)(?:\.gz)?$")
+_OF_HOST = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*): +[\w./-]+\.(?:log|out|err|txt)$")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*$")
 # Options behind which their value stands, by the program.
 _VALUED = {
@@ -125,5 +126,7 @@ def _names(words: Sequence[str], valued: Sequence[str]) -> Iterator[str]:
 
 
 def _stem(path: str) -> str:
+    if told := _OF_HOST.match(path):
+        return told["host"]
     found = _LOG.match(path.strip("'\""))
     return found["stem"] if found else ""

@@ -42,7 +42,7 @@ ERRORS: tuple[str, ...] = (
     r"Exception (?:ignored in|raised in creation task)|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
     "(?:NCCL|RCCL) WARN|UCX Fatal|Too many open files",
-    r"^(?:slurmstepd|srun|sbatch): (?:error|fatal): ",
+    r"^(?:slurmstepd|srun|sbatch|salloc)(?:-[\w.-]{1,80})?: (?:error|fatal): ",
     r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |[Ww]atchdog timeout",
     # How processes end.
     r"[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|memory pressure|[Ss]egmentation fault",

@@ -27,6 +27,7 @@ _NAME = 80  # characters of a line behind the number, which may still name the p
 TOLD = (
     r"\bworld_size=(?P<world>\d+),? rank=(?P<rank>\d+)",
     r"\brank (?P<rank>\d+) in world size (?P<world>\d+)",
+    r"\brank=(?P<rank>\d{1,9}),? world_size=(?P<world>\d{1,9})\b",
     r"\[Gloo\] Rank (?P<rank>\d+) is connected to (?P<world>\d+) peer ranks",
     r"\brank (?P<rank>\d+) n[rR]anks (?P<world>\d+)",
     r"\brank (?P<rank>\d+)/(?P<world>\d+) running devId:",
@@ -70,7 +71,7 @@ class ProcessRanks:
             found = pattern.search(said.text)
             if found is not None:
                 told = found.groupdict()
-                if pattern in _TOLD[:2] and told["world"] != "1" and not said.process:
+                if pattern in _TOLD[:3] and told["world"] != "1" and not said.process:
                     self._lone.add(int(told["rank"]))
                 other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
                 rank = int(told["rank"]) if "rank" in told else _named(told)

@@ -37,6 +37,7 @@ DRAWS = {
         "sixteenth_draw",
         "seventeenth_draw",
         "eighteenth_draw",
+        "nineteenth_draw",
     )
 }
 FAILURES = DRAWS["failures"]

@@ -60,3 +60,27 @@ def test_the_memory_monitor_of_ray_tells_the_host_on_its_next_line(tmp_path):
         "running was 478.11GB / 503.34GB, which exceeds the memory usage threshold of 0.95.",
     )
     assert (found.text, found.rank) == (says, "ip=192.0.2.26")
+
+
+def test_a_bare_signal_is_told_by_the_library_that_catches_it_too(tmp_path):
+    caught = (
+        "[node7:122  :0:10213] Caught signal 11 (Segmentation fault: address not mapped to object)"
+    )
+    found = first(tmp_path, "[TensorRT-LLM][INFO] loaded", "Signal (11) received.", caught)
+    assert found.text == caught
+
+
+def test_a_bare_signal_is_told_where_only_another_one_is_caught(tmp_path):
+    other = "[node7:122  :0:10213] Caught signal 7 (Bus error: nonexistent physical address)"
+    found = first(tmp_path, "[TensorRT-LLM][INFO] loaded", "Signal (11) received.", other)
+    assert found.text == "Signal (11) received."
+
+
+def test_a_file_that_names_its_host_before_its_path_is_of_that_host(tmp_path):
+    found = first(
+        tmp_path,
+        "==> node-2: run-1-ray.log <==",
+        "[2026-01-06 10:02:46,604 E 44 44] gcs_rpc_client.h:186: Failed to connect to GCS at "
+        "address 192.0.2.132:41000 within 5 seconds.",
+    )
+    assert found.node == "node-2"
