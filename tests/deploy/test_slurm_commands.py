@@ -132,6 +132,11 @@ def test_hosts_and_addresses(slurm, programs):
         assert slurm.address("dgx-01") == "dgx-01"
 
 
+def test_a_value_of_blanks_is_read_in_one_pass():
+    value = "/w" + "\t" * 300_000 + "/a b.err"
+    assert slurm_commands.record(f"JobId=1\t StdErr={value} \n") == {"JobId": "1", "StdErr": value}
+
+
 def test_a_job_that_runs_on_no_host_is_told(slurm, programs):
     says(programs, " \n")
     with pytest.raises(SlurmError) as told:

@@ -506,6 +506,8 @@ def test_figures_are_those_of_vllm():
     assert summary.goodput(found, ttft_ms=150) == 0.5
     assert summary.goodput(found, tpot_ms=29) == 0.5
     assert summary.goodput({"duration": 1}) is None
+    for name in ("ttfts", "output_lens"):
+        assert summary.goodput(found | {name: None}) is None
 
 
 def test_medians_and_spread():

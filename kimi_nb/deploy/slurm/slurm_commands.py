@@ -135,7 +135,7 @@ def record(text: str) -> dict[str, str]:
     >>> record("JobId=7 JobName=my job JobState=FAILED ExitCode=3:0")["JobName"]
     'my job'
     """
-    found = re.split(r"(?:^|\s+)([A-Z][\w/:]*)=", text.strip())
+    found = re.split(r"(?<!\S)([A-Z][\w/:]*)=", text)
     return {key: value.strip() for key, value in zip(found[1::2], found[2::2], strict=True)}
 
 

@@ -101,7 +101,7 @@ def goodput(
     They are counted as by vLLM's ``--goodput ttft:A tpot:B``. The result is None if ``result``
     lacks the times of its requests.
     """
-    if "ttfts" not in result or "output_lens" not in result:
+    if result.get("ttfts") is None or result.get("output_lens") is None:
         return None
     good = 0
     for ttft, itl, tokens, error in zip(
