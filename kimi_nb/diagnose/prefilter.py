@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Known = Collection[int]  # indices of signatures
 _GROUP = re.compile(r"\(\?P<\w+>")
 _BEGIN = re.compile(r"(?<![\[\\])\^")
+# Repeated characters at the start: of a pattern that is looked for anywhere one is enough.
+_REPEATED = re.compile(r"^(\\[SwW]|\[[^]]+\])\+")
 ERRORS: tuple[str, ...] = (
     "ERROR",
     "Traceback",
@@ -51,7 +53,7 @@ ERRORS: tuple[str, ...] = (
 )
 # What programs without levels say, wherever it stands: what comes before is not known here.
 ERRORS += tuple(
-    one.replace("|^", "|").removeprefix("^").removesuffix(".*: ")
+    _REPEATED.sub(r"\1", one.replace("|^", "|").removeprefix("^")).removesuffix(".*: ")
     for part in ("broken", "complaints")
     for one in gravity.words(part)
 )
