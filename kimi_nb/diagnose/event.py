@@ -34,8 +34,6 @@ _ERRNO = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
 HOLLOW = re.compile(
     r"RayTaskError|ProcessRaisedException|ChildFailedError|CalledProcessError|ExceptionGroup"
 )
-
-
 # What the client of a hub makes of an answer, of which HTTP tells only the number.
 _HUB_TELLS = re.compile(r"(?:GatedRepo|DisabledRepo|RepositoryNotFound|RevisionNotFound)Error")
 
