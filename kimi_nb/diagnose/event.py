@@ -117,7 +117,7 @@ class Event:
             return None
         at = 0
         for number, one in enumerate(real[1:], 1):
-            if (one.link != "cause" and not real[at].text) or _tells_more(one, real[at]):
+            if (one.link == "handling" and not real[at].text) or _tells_more(one, real[at]):
                 at = number
         return real[at]
 

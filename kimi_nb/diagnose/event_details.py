@@ -42,6 +42,10 @@ _NPU_CALL = re.compile(
 )
 CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}(?:: |\[PID: )|\[PID: \d+\] ")
 
+_COMPILER = re.compile(
+    r"\S+\.(?:cuh?|cpp|cc|cxx|c|h|hpp)(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal )?error: "
+)
+
 # What is said in the words of one process above a traceback that names none.
 _ANNOUNCES = re.compile(r"\bhit an exception:? *$")
 
@@ -54,6 +58,11 @@ def announces(before: Said, said: Said) -> bool:
 def ends(event: Event) -> bool:
     """Return whether an event tells how another process ended: what is raised below only follows."""
     return bool(gravity.dies(event.texts)) or _DIED in event.said.text
+
+
+def of_compiler(event: Event) -> bool:
+    """Return whether an event tells what a compiler could not build: who called it says less."""
+    return bool(_COMPILER.match(event.said.text))
 
 
 def sums_up(event: Event, text: str) -> bool:

@@ -14,12 +14,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kimi_nb.diagnose import gravity, line_grammar, matching
+from kimi_nb.diagnose import gravity, line_grammar, log_lines, matching
 from kimi_nb.diagnose.event_roles import Candidate, Role, words
 
 _SOON = 12  # lines between an error and the end of what a launcher kills for it
 _SHELL_KILLED = re.compile(r"\bline \d{1,6}: +\d{1,10} Killed ")  # and the command
 _SIGNAL = re.compile(r"Signal \((?P<number>\d{1,2})\) received\.?")
+# A signal that a process gets for what it does itself.
+_CRASHED = re.compile(
+    r"[Ss]egmentation fault|Segfault|SIG(?:SEGV|BUS|ILL|FPE)|[Ss]ignal \(?(?:4|7|8|11)\b"
+)
 _CAUGHT = re.compile(r"\bCaught signal (?P<number>\d{1,2}) ")
 _QUOTES, _QUOTE = 20, 80  # different quotations that are looked for, and characters of each
 
@@ -115,7 +119,7 @@ def _unquoted(found: Sequence[Candidate]) -> list[Candidate]:
 
 def _timed(found: Sequence[Candidate]) -> list[str]:
     """Return when each event was; one above the first time of its file has that time."""
-    when = matching.times([one.event.first.time for one in found])
+    when = _later(found, matching.times([one.event.first.time for one in found]))
     first: dict[str, str] = {}
     for one, time in zip(found, when, strict=True):
         file = one.event.first.file
@@ -124,6 +128,22 @@ def _timed(found: Sequence[Candidate]) -> list[str]:
         first[one.event.first.file] if not one.event.first.time and not one.death else time
         for one, time in zip(found, when, strict=True)
     ]
+
+
+def _later(found: Sequence[Candidate], when: Sequence[str]) -> list[str]:
+    """Return the times, none of a line without one before that of what stands above it.
+
+    The line before it may have come late: Ray collects what workers repeat.
+    """
+    out, last = list(when), dict[str, str]()
+    for at in sorted(range(len(found)), key=lambda at: found[at].event.first.number):
+        line = found[at].event.first
+        before = last.get(line.file, "")
+        if line.time and not log_lines.stamp(line.whole):
+            out[at] = max(when[at], before)
+        if line.time:
+            last[line.file] = max(out[at], before)
+    return out
 
 
 def _begun(found: Sequence[Candidate], when: Sequence[str]) -> dict[tuple[str, ...], str]:
@@ -157,10 +177,16 @@ def _hearsay(found: Sequence[Candidate]) -> list[Candidate]:
 def _killed(found: Sequence[Candidate]) -> list[Candidate]:
     """Return the events with a bare "Killed" put last where another line tells more of that end.
 
-    That is the kernel's, or an error shortly before: a launcher ends by force what has failed.
+    That is the kernel's, or an error shortly before: a launcher ends by force what has failed. A
+    process that crashed tells more than the end of the others, whenever that comes.
     """
     if not any(map(_says_killed, found)):
         return list(found)
+    crashed: dict[str, int] = {}
+    for one in found:
+        if one.death and _CRASHED.search(one.line.text):
+            file, number = one.event.first.file, one.event.first.number
+            crashed[file] = min(crashed.get(file, number), number)
     kernel = {
         one.event.first.file for one in found if one.death and one.event.said.grammar == "kernel"
     }
@@ -171,7 +197,9 @@ def _killed(found: Sequence[Candidate]) -> list[Candidate]:
     for one in found:
         file, number = one.event.first.file, one.event.first.number
         if _says_killed(one) and (
-            file in kernel or any(0 < number - at <= _SOON for at in told.get(file, ()))
+            file in kernel
+            or crashed.get(file, number) < number
+            or any(0 < number - at <= _SOON for at in told.get(file, ()))
         ):
             one = replace(one, role=Role.WRAPPER)
         out.append(one)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from kimi_nb.diagnose import rank_words
+from kimi_nb.diagnose import event_roles, gravity, rank_words
 from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
@@ -169,6 +169,9 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
     if event.said.grammar == "slurm":
         return None
     later = next((one for one in after if _may_call(one)), None)
+    # Who crashed tells of no other one's end.
+    if later is not None and gravity.dies(event.said.text) and event_roles.follows(later):
+        return None
     if later is None or later.first.number - event.lines[-1].number > _NEAR:
         return None
     # A title is that of whoever tells nothing of itself before.

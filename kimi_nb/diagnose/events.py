@@ -205,6 +205,7 @@ class Events:
             and not before.raised
             and not before.inside
             and not event_details.ends(before)
+            and not event_details.of_compiler(before)
             and not gravity.of_probe(before.said)
             and (
                 before.said.process in ("", said.process)
@@ -226,9 +227,11 @@ class Events:
         if opened:
             event.inside, event.traced = True, 0
             titled = self._titled is not None and line.number - self._titled[1] == 1
-            # What tells how another process ended is not that one's own.
+            # What tells how another process ended is not that one's own, and who has a number
+            # beside the same name is known by it.
             if self._titled is not None and titled and not event.remote:
-                event.label = event.label or self._titled[0]
+                named = self._titled[0] != said.speaker
+                event.label = event.label or (self._titled[0] if named else "")
             event.before = event_lines.form_of(said.text[: opened.start()])
             self._left = event_lines.MOST
         elif event_lines.FRAME.match(said.text):  # of a traceback whose head is gone

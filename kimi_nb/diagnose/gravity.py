@@ -24,7 +24,7 @@ LIMIT = re.compile(r"Too many open files")
 MAY = re.compile(r"\b(?:can|could|may|might) cause\b")  # what has not happened
 # Where in its own code an exception of C++ was raised that was told before.
 _DETAIL = re.compile(
-    r"Exception raised from \S+ at |', please check the stack trace above"  # the end of a quote
+    r"Exception raised from \S+ at |ERROR: Ignored the following |', please check the stack trace above"  # the end of a quote
 )
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
@@ -82,7 +82,7 @@ def words(of: str) -> tuple[str, ...]:
 
 @functools.cache
 def _pattern(of: str) -> re.Pattern[str]:
-    return re.compile("|".join(words(of)))
+    return re.compile("|".join(words(of)), re.MULTILINE)
 
 
 def reports_error(said: Said) -> bool:

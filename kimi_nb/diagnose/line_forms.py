@@ -55,11 +55,13 @@ WRAPPERS = tuple(
         rf"[.#=*]{{1,200}}{_SPOKEN}",  # what shows progress, without a break
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
         r"REHEARSAL:? +",
+        # what pip shows of a compiler
+        r" {2,12}(?=Killed *$|\S+\.(?:cuh?|cpp|cc|cxx|c|h|hpp):\d+(?::\d+)?: (?:fatal )?error: )",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) (?:\u203a )?[a-z][a-z0-9-]{2,} "
         r"(?=[\[(A-Z\d]| +File \"| {3,}\S)",  # stern: pod and container
         r"rank_(?P<task>\d{1,4}) \| ",  # launch_online_dp.py --echo, in a pod
-        r"(?P<node>[\w.-]+) +\| ?",  # docker compose
+        r"(?P<node>(?=[\w.-]*[A-Za-z]{2})[\w.-]+) +\| ?",  # docker compose
         rf"{_CLOCK} (?P<node>[A-Za-z][\w-]*\.\d+) +\| ?",  # honcho, foreman
         r"\{[^{}]{0,200}\"pod(?:_name)?\": ?\"(?P<node>[\w.-]+)\"[^{}]{0,200}\} (?=\S| )",  # loki
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
@@ -99,7 +101,7 @@ WRAPPERS = tuple(
         r"\[(?P<task>\d+)\]<std(?:err|out)>: ?",  # horovod
         r"\[(?:default|worker|trainer)(?P<task>\d+)\]: ?",  # torchrun --tee
         # mpiexec -prepend-rank
-        r"\[(?P<task>\d{1,4})\] (?=Traceback| +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): |"
+        r"\[(?P<task>\d{1,4})\] (?! +\d+ [a-z])(?=Traceback| +File \"| {3,}\S|[A-Za-z_][\w.]*(?:Error|Exception): |"
         r"\[TensorRT-LLM\]|\[TRT-LLM\]|terminate called)",
     )
 )

@@ -38,6 +38,7 @@ DRAWS = {
         "seventeenth_draw",
         "eighteenth_draw",
         "nineteenth_draw",
+        "whole_logs",
     )
 }
 FAILURES = DRAWS["failures"]
