@@ -68,6 +68,8 @@ def form_of(before: str) -> re.Pattern[str] | None:
     """Return the form of what stands before a traceback, whatever its numbers are, or None."""
     if "Exception Group" in before or before.strip() == "|":
         return GROUP
+    if _NAMED.match(before.rstrip()):  # an exception that quotes a traceback
+        return None
     parts = re.split(r"\d+", before)
     return re.compile(r"\d+".join(map(re.escape, parts))) if before.strip() else None
 
@@ -96,7 +98,7 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
         last = event.raised[-1] if event.raised else None
         wordless = last is not None and not last.text and not event.moved_on
         group = last is not None and last.type.endswith("ExceptionGroup")
-        again = event.link or event.inside or wordless or group
+        again = event.link or (event.inside and event.stack is None) or wordless or group
         if again and not said.calm:
             event.inside = True
             return True

@@ -39,7 +39,13 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
     begun = _begun(kept, when)
     firm = any(one.role is Role.ROOT and not one.death for one in kept)
 
-    again = [quoted(one) for one in kept]
+    by = [_speaker(one) for one in kept]
+    own = {_said(one) for one, who in zip(kept, by, strict=True) if "Worker" in who} - {None}
+    # The engine raises again what a worker has raised.
+    again = [
+        quoted(one) or (_said(one) in own and (not who or who.startswith("EngineCore")))
+        for one, who in zip(kept, by, strict=True)
+    ]
     told = {_key(one) for one, repeats in zip(kept, again, strict=True) if not repeats}
 
     def rank(at: int) -> tuple[bool, int]:
@@ -89,6 +95,18 @@ def _key(one: Candidate) -> str:
     if one.match is not None:
         return one.match.signature.id
     return one.event.root.type if one.event.root is not None else ""
+
+
+def _said(one: Candidate) -> tuple[str, str] | None:
+    """Return the exception of an event with its words, or None."""
+    root = one.event.root
+    return (root.type, root.text) if root is not None and root.text else None
+
+
+def _speaker(one: Candidate) -> str:
+    """Return who raised the exception of an event, or who says it."""
+    root = one.event.root
+    return line_grammar.of(root.line.text).speaker if root is not None else one.event.said.speaker
 
 
 def quoted(one: Candidate) -> bool:
@@ -310,7 +328,7 @@ def _late(found: Sequence[Candidate]) -> list[Candidate]:
 
     Those are errors of which nothing is known, and exceptions after the first consequence.
     """
-    when = matching.times([one.event.first.time for one in found])
+    when = _timed(found)
     followed = [
         (time, _died(one))
         for one, time in zip(found, when, strict=True)

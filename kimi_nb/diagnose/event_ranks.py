@@ -16,6 +16,8 @@ from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
 _SHOWN = 20  # last lines of a rank's log that a launcher shows
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
+_FAR = 400  # lines where only one process is named
+_TELLING = 12  # characters of an exception that are no other one's
 _MORE = 10  # events that do not count
 # Grammars of libraries, whose name is that of no process, and those that write host:number.
 _OF_LIBRARIES = (
@@ -86,6 +88,33 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     for at, caller in callers.items():
         if events[at].rank is None and not events[at].remote:
             _take(events[at], caller)
+    _take_again(events)
+
+
+def _take_again(events: Sequence[Event]) -> None:
+    """Give events the rank of who reports the same exception with its name, or whom they end."""
+    named: dict[tuple[str, str], Event] = {}
+    for event in events:
+        if event.rank is not None and (said := _words(event)):
+            named.setdefault(said, event)
+    for event in events:
+        if _bare(event) and (said := _words(event)):
+            _take(event, named.get(said))
+    alone = len({event.rank for event in events if event.rank is not None}) == 1
+    for at, event in enumerate(events):
+        if _bare(event):
+            _take(event, _caller(event, _after(events, at), _FAR if alone else _NEAR))
+
+
+def _bare(event: Event) -> bool:
+    """Return whether an event, of whom nothing is known, may be of any process."""
+    return event.rank is None and _unnamed(event)
+
+
+def _words(event: Event) -> tuple[str, str] | None:
+    """Return the exception of an event with its words, or None."""
+    root = event.root
+    return (root.type, root.text) if root is not None and len(root.text) >= _TELLING else None
 
 
 def _name_speaker(event: Event) -> None:
@@ -164,7 +193,7 @@ def _after(events: Sequence[Event], at: int) -> Sequence[Event]:
     return [one for one in after if one.said.grammar or one.raised or one.rank is not None][:_NEXT]
 
 
-def _caller(event: Event, after: Sequence[Event]) -> Event | None:
+def _caller(event: Event, after: Sequence[Event], near: int = _NEAR) -> Event | None:
     """Return the labelled error of the process that called the library which says this, if it is near."""
     if event.said.grammar == "slurm":
         return None
@@ -172,7 +201,10 @@ def _caller(event: Event, after: Sequence[Event]) -> Event | None:
     # Who crashed tells of no other one's end.
     if later is not None and gravity.dies(event.said.text) and event_roles.follows(later):
         return None
-    if later is None or later.first.number - event.lines[-1].number > _NEAR:
+    if later is None or later.first.number - event.lines[-1].number > near:
+        return None
+    # What the engine says of a worker's end is no line of that worker.
+    if event.said.grammar == "vllm" and later.remote:
         return None
     # A title is that of whoever tells nothing of itself before.
     if later.rank in _titles(later) and not _unnamed(event):

@@ -39,6 +39,7 @@ _LOST = re.compile(
 # A warning of the NPU, below which CANN prints what it is about, without a label.
 _NPU_WARNING = "NPU warning, error code is "
 _BELOW = 8  # lines
+_FAR = 40  # lines of frames between an actor of Ray and the exception that it raised
 # What the scheduler of Kubernetes says once it has a node for a pod, and before.
 _ASSIGNED = re.compile(r"Successfully assigned [^\s/]+/(?P<pod>\S+) to ")
 _WAITED = "FailedScheduling"
@@ -55,6 +56,7 @@ class Events:
         self._keys: set[tuple[object, ...]] = set()
         self._short = False  # whether a warning told of a limit that was reached
         self._titled: tuple[str, int] | None = None  # the name of a process above its traceback
+        self._actor: tuple[str, int] | None = None  # of Ray, above its traceback
         self._warned: tuple[Said, Line] | None = None  # of an NPU
         self.ranks = process_ranks.ProcessRanks()
 
@@ -77,6 +79,8 @@ class Events:
         match = None if event_lines.source_code(said) else match
         if titled := process_ranks.TITLED.match(said.text):
             self._titled = titled[1], line.number
+        if process_ranks.ACTOR.match(said.text):
+            self._actor = said.text, line.number
         if _NPU_WARNING in said.text:
             self._warned = said, line
         if _IGNORED in said.text:
@@ -193,6 +197,8 @@ class Events:
             pid = lost["pid"] or lost["killed"] or lost["lost"] or lost["fault"] or lost["died"]
             event.remote = f"|{lost['ip'] or ''}|{pid}"
         event_details.place_actor(event, said.text)
+        if self._actor is not None and line.number - self._actor[1] <= _FAR and not said.process:
+            event_details.place_actor(event, self._actor[0])
         event.harmless = gravity.why_harmless(said)
         opened = event_lines.TRACEBACK.search(said.text) if "\n" not in said.text else None
         # Where several processes speak at once, other lines stand between.

@@ -42,7 +42,10 @@ BEHIND = re.compile(
 # such as a bar.
 GLUED = re.compile(
     r"[^ \t\n\v\f(](?=\((?:EngineCore|Worker|Vllm|API|Api|RayWorker)\w*[^()]* pid=\d+[^()]*\) |"
-    rf"(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])"
+    rf"(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])|"
+    # behind a bar of progress, whatever ends a process
+    r"(?:it/s|s/it|\?it)\](?=Fatal Python error: |\[[\w.-]+:\d+ *:\d+:\d+\] |[\w.-]+:\d+:\d+ \[\d|terminate called|"
+    r"Traceback \(|\*\*\* |\[[EF]\d{3,4} )"
 )
 # What is put around a line, with what it tells of its origin.
 WRAPPERS = tuple(

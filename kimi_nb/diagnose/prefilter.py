@@ -57,7 +57,12 @@ ERRORS += tuple(
     for part in ("broken", "complaints")
     for one in gravity.words(part)
 )
-RANKS = (*process_ranks.TOLD, process_ranks.TITLED.pattern, *log_sections.HEADS)
+RANKS = (
+    *process_ranks.TOLD,
+    process_ranks.TITLED.pattern,
+    process_ranks.ACTOR.pattern,
+    *log_sections.HEADS,
+)
 SERVES = "Application startup complete"
 STOPS = re.compile(
     r"\[shutdown\]|Shutting down Ray distributed executor|Shutting down FastAPI HTTP server|received: stopping all ranks|"

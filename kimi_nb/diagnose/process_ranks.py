@@ -36,13 +36,16 @@ TOLD = (
     r"\blocal_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)",
     r"\b[Rr]ank[ =:]+(?P<rank>\d+),? \(?(?:pid|PID)[ =:]+(?P<pid>\d+)\b",
     r"\bdevice_id[ =:]+(?P<device>\d+),? pid[ =:]+(?P<pid>\d+)\b",
+    r"^:actor_name:(?P<own>\S+)$",  # at the beginning of a log of Ray
     r"\b(?:sglang::scheduler|VLLM::Worker)_(?P<name>[A-Z_]+\d[A-Z_\d]*) \(pid[ =:]+(?P<pid>\d+)\)",
 )
 # How multiprocessing names a process above its traceback; a program may have given it a name.
 TITLED = re.compile(r"Process ([A-Z][\w-]*(?::\d+)?):\s*$")
+# How Ray names the actor in which an exception was raised, above its frames.
+ACTOR = re.compile(r"ray::\S+ \(pid=\d+, ip=[\w.:]+")
 _TOLD = tuple(re.compile(one) for one in TOLD if "NVSHMEM" not in one)
 # Words one of which each of them has.
-_WORDS = ("rank", "Rank", "device_id", "::")
+_WORDS = ("rank", "Rank", "device_id", "::", ":actor_name:")
 
 
 class ProcessRanks:
@@ -52,11 +55,16 @@ class ProcessRanks:
         # World size and rank, or the device of which nothing else is told, by process.
         self._ranks: dict[str, tuple[int, int | str]] = {}
         self._lone: set[int] = set()  # told by lines that name no process
+        self._actors: set[str] = set()  # of which Ray says that the log is
 
     @property
-    def alone(self) -> int | None:
-        """The rank that whoever names no process in a log has told, if all told the same."""
-        return next(iter(self._lone)) if len(self._lone) == 1 else None
+    def alone(self) -> int | str | None:
+        """The rank that whoever names no process in a log has told, if all told the same.
+
+        Of an actor of Ray that tells none it is its name.
+        """
+        told: set[int] | set[str] = self._lone or self._actors
+        return next(iter(told)) if len(told) == 1 else None
 
     def take(self, said: Said) -> None:
         """Note the rank that a line tells of the process that wrote it, or of the one it names."""
@@ -71,6 +79,9 @@ class ProcessRanks:
             found = pattern.search(said.text)
             if found is not None:
                 told = found.groupdict()
+                if "own" in told:
+                    self._actors.add(told["own"])
+                    return
                 if pattern in _TOLD[:3] and told["world"] != "1" and not said.process:
                     self._lone.add(int(told["rank"]))
                 other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
