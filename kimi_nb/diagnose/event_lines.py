@@ -20,6 +20,11 @@ _DETAILS = 12  # lines that are kept of an event
 
 TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 FRAME = re.compile(r'\s*File "{1,2}(?P<path>[^"]+)"{1,2}, line \d+(?:, in (?P<name>\S+))?')
+# And as notebooks write it, with the cell or the line that it shows.
+_CELL = re.compile(
+    r"(?:File )?(?P<path>[~/][\w./~+-]*\.pyx?)(?::\d+, in | in )[\w.<>]+\(|"
+    r"(?:Cell|Input) In ?\[\d+\]|<ipython-input-|-{2,}> ?\d+ "
+)
 _TYPE = (
     r"(?!nccl[A-Z])[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
     r"|Exhausted|Empty|Refused|Shutdown)\w*"
@@ -112,6 +117,9 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
         event.inside, event.framed_at = True, said.level
         event.frames = event_details.framed(event, frame["path"])
         event.shown = line if event.stack is None else event.shown
+        return True
+    if event.inside and (cell := _CELL.match(text)):
+        event.frames = event_details.framed(event, cell["path"]) if cell["path"] else event.frames
         return True
     if event.inside:
         if not text.strip() or text[0] in " \t\u2502\u256d\u2570|^":

@@ -228,6 +228,8 @@ class Events:
             event.lines.append(line)
             if event.rank is None:
                 event.rank, event.label = said.rank, said.label
+            if not event.said.process:  # announced by who only waits for it
+                event.said = replace(event.said, process=said.process, speaker=said.speaker)
         else:
             self.all.append(event)
         if opened:
