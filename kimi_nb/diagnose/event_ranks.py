@@ -29,6 +29,8 @@ _ANY = "*"  # whatever the host, no name of one
 _PID = re.compile(r"[(\[]PID: ?(\d+)[,\]]")
 # The name of a process that is counted along all devices of its group.
 _OF_NODE = re.compile(r"(?:DP0[ _])?TP(\d+)(?:[ _]EP\d+)?")
+# Code of an engine, and none of the front door.
+_ENGINE = re.compile(r"^core\.py:|v1/engine/core|/executor/|/worker/|model_executor/|/compilation/")
 # What names a rank without a level.
 _NOTICED = re.compile(
     r"\bnoticed that process rank \d+ with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)"
@@ -85,6 +87,9 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
             event.rank = event.label = device
             _number_device(event)
         _name_speaker(event)
+    for event in events:
+        if _bare(event) and ranks.single is not None and _of_engine(event):
+            event.rank, event.label = ranks.single, str(ranks.single)
     for at, caller in callers.items():
         if events[at].rank is None and not events[at].remote:
             _take(events[at], caller)
@@ -109,6 +114,11 @@ def _take_again(events: Sequence[Event]) -> None:
 def _bare(event: Event) -> bool:
     """Return whether an event, of whom nothing is known, may be of any process."""
     return event.rank is None and _unnamed(event)
+
+
+def _of_engine(event: Event) -> bool:
+    """Return whether an event is of the code that an engine runs on its device."""
+    return any(map(_ENGINE.search, (event.said.source, *event.frames)))
 
 
 def _words(event: Event) -> tuple[str, str] | None:

@@ -234,12 +234,7 @@ class Events:
             self.all.append(event)
         if opened:
             event.inside, event.traced = True, 0
-            titled = self._titled is not None and line.number - self._titled[1] == 1
-            # What tells how another process ended is not that one's own, and who has a number
-            # beside the same name is known by it.
-            if self._titled is not None and titled and not event.remote:
-                named = self._titled[0] != said.speaker
-                event.label = event.label or (self._titled[0] if named else "")
+            self._take_title(event, said, line)
             event.before = event_lines.form_of(said.text[: opened.start()])
             self._left = event_lines.MOST
         elif event_lines.FRAME.match(said.text):  # of a traceback whose head is gone
@@ -253,6 +248,23 @@ class Events:
         self._last = event
         self._assign(said, event)
         return event
+
+    def _take_title(self, event: Event, said: Said, line: Line) -> None:
+        """Give a traceback the name of the process that stands above it.
+
+        What its program logs may stand between. What tells how another process ended is not that
+        one's own, and who has a number beside the same name is known by it.
+        """
+        if self._titled is None:
+            return
+        name, at = self._titled
+        logged = self._last is not None and self._last.first.number > at
+        near = event_lines.MOST if logged and not (said.process or said.level) else 1
+        if line.number - at > near:
+            return
+        self._titled = None
+        if not event.remote and name != said.speaker:
+            event.label = event.label or name
 
     def _below(self, line: Line) -> Said | None:
         """Return the warning of an NPU of which this line is an explanation, if there is one."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import calendar
 import re
 
-COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+COLOURS = re.compile(r"(?:\x1b|\^\[)\[[0-9;?]*[A-Za-z]|\^M$")  # also as an editor shows them
 _MONTHS = {name: f"{at:02}" for at, name in enumerate(calendar.month_abbr) if name}
 _CLOCK = r"(?P<time{0}>\d\d:\d\d:\d\d)(?:[.,:](?P<part{0}>\d[\d.]*))?"
 # Years are left out, because vLLM's lines have none. The formats: ISO and Python's logging,
@@ -61,7 +61,7 @@ def plain(line: str) -> str:
     Of more than 4300 digits Python makes no number.
     """
     line = line.rstrip("\r\n")
-    line = COLOURS.sub("", line) if "\x1b" in line else line
+    line = COLOURS.sub("", line) if "\x1b" in line or "^" in line else line
     return _DIGITS.sub(r"\1", line) if len(line) > _LONG else line
 
 

@@ -56,6 +56,7 @@ class ProcessRanks:
         self._ranks: dict[str, tuple[int, int | str]] = {}
         self._lone: set[int] = set()  # told by lines that name no process
         self._actors: set[str] = set()  # of which Ray says that the log is
+        self._single = 0  # how often one without a name told that it is alone in its group
 
     @property
     def alone(self) -> int | str | None:
@@ -63,8 +64,13 @@ class ProcessRanks:
 
         Of an actor of Ray that tells none it is its name.
         """
-        told: set[int] | set[str] = self._lone or self._actors
-        return next(iter(told)) if len(told) == 1 else None
+        told: tuple[int | str, ...] = tuple(self._lone or self._actors)
+        return told[0] if len(told) == 1 else None
+
+    @property
+    def single(self) -> int | None:
+        """The rank of the only engine of a log, if it has one device and no name."""
+        return 0 if self._single == 1 and not self._lone else None
 
     def take(self, said: Said) -> None:
         """Note the rank that a line tells of the process that wrote it, or of the one it names."""
@@ -82,8 +88,10 @@ class ProcessRanks:
                 if "own" in told:
                     self._actors.add(told["own"])
                     return
-                if pattern in _TOLD[:3] and told["world"] != "1" and not said.process:
-                    self._lone.add(int(told["rank"]))
+                if pattern in _TOLD[:3] and not said.process:
+                    if told["world"] != "1":
+                        self._lone.add(int(told["rank"]))
+                    self._single += pattern is _TOLD[1] and told["world"] == "1"
                 other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
                 rank = int(told["rank"]) if "rank" in told else _named(told)
                 self._note(other or said.process, int(told.get("world", 1)), rank)
