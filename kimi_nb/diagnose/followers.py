@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kimi_nb.diagnose import event_order, matching
+from kimi_nb.diagnose import event_echoes, matching
 from kimi_nb.diagnose.event_roles import Candidate, Role
 from kimi_nb.diagnose.matching import Line, Match
 
@@ -36,7 +36,7 @@ def of(order: Sequence[Candidate]) -> set[Key]:
     when = matching.times([one.event.first.time for one in order])
     out = set()
     for one, time in zip(order, when, strict=True):
-        nameless = event_order.ended(one) is None and one.event.first.file in files
+        nameless = event_echoes.ended(one) is None and one.event.first.file in files
         ended = one is not first and ends(one) and (who(one) in explained or nameless)
         waited = not _peer(first) and time >= when[0] and who(one) != who(first)
         out |= {
@@ -53,7 +53,7 @@ def of(order: Sequence[Candidate]) -> set[Key]:
 
 def who(one: Candidate) -> tuple[str, int | None]:
     """Return the node and the rank that an event is about."""
-    return one.node, event_order.ended(one)
+    return one.node, event_echoes.ended(one)
 
 
 def ends(one: Candidate) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from kimi_nb.diagnose import collectives, event_order
+from kimi_nb.diagnose import collectives, event_order, event_times
 from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.event_roles import Candidate
 
@@ -37,7 +37,7 @@ def _key(one: Candidate) -> Hashable:
     if event.said.grammar == "slurm" or collectives.tells(one):
         return None
     return (
-        event_order.process(one),
+        event_times.process(one),
         one.rank,
         event.rank,
         one.role,

@@ -245,6 +245,20 @@ def test_a_traceback_is_of_the_process_that_is_named_above_it(tmp_path):
     assert first(tmp_path, "Process SpawnProcess-1:", "", *TRACE).rank is None
 
 
+def test_what_the_engine_announces_is_of_the_worker_whose_traceback_it_is(tmp_path):
+    where = "ERROR 03-21 05:31:41 multiproc_worker_utils.py:242] "
+    announced = f"{where}Exception in worker VllmWorkerProcess while processing method load."
+    found = first(
+        tmp_path, announced, *[f"(VllmWorkerProcess pid=76) {where}{line}" for line in TRACE]
+    )
+    assert named(found) == {"pid=76", "VllmWorkerProcess pid=76"} and TRACE[-1] in found.text
+
+
+def test_a_timeout_that_is_quoted_names_its_rank(tmp_path):
+    found = first(tmp_path, "> DeepEP timeout check failed: rank = 6, thread = 0, value = 0)")
+    assert found.rank == 6 and found.component == "deepep"
+
+
 def test_a_failed_probe_announces_no_traceback(tmp_path):
     probe = "2025-12-12T19:45:10.220744Z ERROR tower_http::trace: 503 Service Unavailable uri=/live"
     assert first(tmp_path, probe, *TRACE).text == TRACE[-1]
