@@ -35,7 +35,10 @@ def add(commands: options.Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examine the logs and print the diagnosis; return 1 if something failed."""
-    from kimi_nb.diagnose import doctor
+    from kimi_nb.diagnose import prefilter
+
+    prefilter.prepare()
+    from kimi_nb.diagnose import doctor  # takes as long as the patterns
 
     paths, plan = args.paths, args.plan
     if not paths and _piped():

@@ -61,6 +61,7 @@ class Sight:
         self._errors: dict[int | None, list[tuple[Line, Event]]] = {}
         self._waits: Match | None = None
         self._quiet = 0  # the last line after it that shows no progress
+        self._past = False  # whether another line has followed that one
         # Signs of work that would show that the engine has outlived the last error, and the bytes in
         # which they are looked for.
         self._doubts = self._patience = 0
@@ -86,7 +87,8 @@ class Sight:
     @property
     def stopping(self) -> bool:
         """Whether it was told to stop, and another line that says so would add nothing."""
-        return self._stops and self.stop is not None and self._waits is None and not self.open
+        waits = self._waits is not None and not self._past
+        return self._stops and self.stop is not None and not (waits or self.open)
 
     def follow(self, line: Line) -> None:
         """Process a line that indicates nothing by itself, after one that does."""
@@ -105,9 +107,11 @@ class Sight:
         if event is not None and event.first is line:
             event.stopped = self._stops
         if match is not None and waits:
-            self._waits, self._quiet = match, line.number
+            self._waits, self._quiet, self._past = match, line.number, False
         elif line.number == self._quiet + 1 and (error or self._stops):
             self._quiet = line.number
+        else:
+            self._past = True
         if error:
             self._doubts, self._patience = _GOES_ON, _FAR
         if event is not None and match is None:

@@ -146,8 +146,21 @@ def _unnamed(pattern: str) -> str:
     return _GROUP.sub("(?:", pattern)
 
 
-@functools.cache
+def prepare() -> None:
+    """Begin to compile the patterns, beside whatever else a program has to load."""
+    threading.Thread(target=_database, args=(False,)).start()
+
+
+_compiling = threading.Lock()
+
+
 def _database(brief: bool) -> hyperscan.Database:
+    with _compiling:  # all threads that read a log ask for it at once
+        return _compiled(brief)
+
+
+@functools.cache
+def _compiled(brief: bool) -> hyperscan.Database:
     import hyperscan  # start-up: only when logs are read
 
     known = [_unnamed(entry.pattern.pattern) for entry in signatures.of_logs() if entry.pattern]
