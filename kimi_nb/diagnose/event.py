@@ -28,6 +28,8 @@ NPU_HEADS = re.compile(
 _HCCL_CODE = re.compile(r"\bHCCL function error: .*, error code is \d{1,2}$")
 _NPU_TELLS = re.compile(r"\bE[A-Z](?!9999)\d{4}\b")
 _NPU_ABOVE = re.compile(r"The [Ii]nner error is reported as above")
+# Why an actor of Ray died, which stands below its names.
+_WHY_DEAD = re.compile(r"\s*The actor is dead because (?:its worker process|its node|the )")
 # An error of the system that names nothing.
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
 # What an exception says only of others: the next one in the chain is the one that counts.
@@ -74,6 +76,7 @@ class Event:
         harmless: Why it is no failure ("refused", "ignored", "stopped"), or "".
         stopped: Whether the program had been told to stop before.
         rank: Who speaks, as `line_grammar.Said` has it; of a native line whom it belongs to.
+        outlived: Whether its process went on right after it.
         remote: The process in which Ray says that its exception was raised, or that it lost, or "".
 
     The others are for `events`, while lines are added: how many lines were, the level at which its
@@ -91,6 +94,7 @@ class Event:
     matches: list[Match] = field(default_factory=list)
     harmless: str = ""
     stopped: bool = False
+    outlived: bool = False
     rank: int | str | None = None
     label: str = ""
     remote: str = ""
@@ -117,13 +121,17 @@ class Event:
             return None
         at = 0
         for number, one in enumerate(real[1:], 1):
-            if (one.link == "handling" and not real[at].text) or _tells_more(one, real[at]):
+            hollow = one.link == "handling" and not real[at].text
+            quotes = not one.link and real[at].text.endswith(":")  # what stands below
+            if hollow or quotes or _tells_more(one, real[at]):
                 at = number
         return real[at]
 
     @property
     def line(self) -> Line:
         """The line that says most."""
+        if self.root is not None and (dead := self._dead(self.root)) is not None:
+            return dead
         if self.root is not None and (self.root.text or not self.matches):
             if _NPU_ABOVE.match(self.root.text) and self.said.grammar in ("atb", "cann"):
                 return self.lines[0]
@@ -134,6 +142,12 @@ class Event:
         if not (HEADS.search(self.said.text) or NPU_HEADS.match(self.said.text)):
             return self.lines[0]
         return self._below(self.lines[0]) or self.shown or self.lines[0]
+
+    def _dead(self, root: Raised) -> Line | None:
+        """Return why Ray says that an actor died, below where it says that it did."""
+        if "Actor" not in root.type:
+            return None
+        return next((line for line in self.lines if _WHY_DEAD.match(line.text)), None)
 
     def _below(self, head: Line) -> Line | None:
         """Return what CANN says below a line that says nothing."""

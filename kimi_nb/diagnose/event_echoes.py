@@ -29,7 +29,27 @@ _QUOTES, _QUOTE = 20, 80  # different quotations that are looked for, and charac
 
 def behind(found: Sequence[Candidate]) -> list[Candidate]:
     """Return the events, each that only echoes another one with the role of a wrapper."""
-    return _late(_lost(_special(_hearsay(_killed(_signals(_watchdogs(_unquoted(found))))))))
+    found = _watchdogs(_outlived(_unquoted(found)))
+    return _late(_lost(_special(_hearsay(_killed(_signals(found))))))
+
+
+def _outlived(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the events with errors behind which their process went on, until an exception came."""
+    raised: dict[tuple[str, ...], int] = {}
+    for one in found:
+        if one.role is Role.ROOT and one.event.root is not None:
+            raised[event_times.process(one)] = one.event.first.number
+    return [
+        replace(one, role=Role.GENERAL)
+        if one.role is Role.ROOT
+        and one.event.outlived
+        and one.event.root is None
+        and one.event.said.grammar == "vllm"
+        and not (one.match or one.death)
+        and one.event.first.number < raised.get(event_times.process(one), 0)
+        else one
+        for one in found
+    ]
 
 
 def _unquoted(found: Sequence[Candidate]) -> list[Candidate]:

@@ -26,8 +26,8 @@ _CELL = re.compile(
     r"(?:Cell|Input) In ?\[\d+\]|<ipython-input-|-+> ?\d+ "
 )
 _TYPE = (
-    r"(?!nccl[A-Z])[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
-    r"|Exhausted|Empty|Refused|Shutdown)\w*"
+    r"(?!nccl[A-Z])[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
+    r"|Exhausted|Empty|Refused|Shutdown)\w{0,40}"
 )
 _REST = r"(?:\(\w+\))?(?:: (?P<text>.*)|:? *$)"
 # Within a traceback anything that is dotted, or one word, is an exception; elsewhere it may be a logger's.
@@ -36,9 +36,11 @@ _RAISED = re.compile(
 )
 _NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
 _IN_LINE = re.compile(
-    r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
+    r"(?<![\w.])(?P<type>[A-Za-z_][\w.]{0,200}(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
 )
-_WORDS_BELOW = re.compile(r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception)):(?P<text> ?)$")
+_WORDS_BELOW = re.compile(
+    r"(?<![\w.])(?P<type>[A-Za-z_][\w.]{0,200}(?:Error|Exception)):(?P<text> ?)$"
+)
 # The border of a group of exceptions.
 GROUP = re.compile(r"\s*[|+](?:-\+-+ \d+ -+)? ?")
 _CODE = re.compile(r"\s{4,}(?:raise|return|assert|except|print|logger?\.\w+)\b ?[\w(]")
@@ -103,6 +105,7 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
         last = event.raised[-1] if event.raised else None
         wordless = last is not None and not last.text and not event.moved_on
         group = last is not None and last.type.endswith("ExceptionGroup")
+        group = group or (last is not None and last.text.endswith(":") and not event.moved_on)
         again = event.link or (event.inside and event.stack is None) or wordless or group
         if again and not said.calm:
             event.inside = True

@@ -68,6 +68,9 @@ class Events:
     def follow(self, line: Line) -> None:
         """Take a line of which the prefilter says nothing, after one that it has chosen."""
         said = line_grammar.of(line.text)
+        last = self._last
+        if said.calm and last is not None and said.process == last.said.process:
+            last.outlived = True
         # A program that goes on explains nothing any more.
         self._left -= _CALMER if said.calm else 1
         self.take(line, None, chosen=False)

@@ -205,7 +205,8 @@ NATIVE = tuple(
         (
             "slurm",
             r"(?P<who>slurmstepd|srun|sbatch|salloc)(?:-(?P<host>[\w.-]+))?: (?P<level>error|fatal): "
-            r"(?=(?:(?P<node>[\w.-]+): tasks? (?:(?P<task>\d+):)?)?)",
+            r"(?=(?:(?:\*\*\* (?:JOB|STEP) \S+ ON )?(?P<node>[\w.-]+)"
+            r"(?:: tasks? (?:(?P<task>\d+):)?| CANCELLED AT))?)",
         ),
         (
             "ccl",

@@ -300,3 +300,12 @@ def test_what_ended_the_pod_comes_before_what_kubernetes_says_of_it(tmp_path):
     found = doctor.examine(tmp_path)
     assert (found.first.signature, found.first.rank) == ("out-of-memory", 3)
     assert not found.also and {one.signature for one in found.cascade} == {"pod-crash-loop"}
+
+
+def test_a_job_that_was_cancelled_is_of_its_host(tmp_path):
+    path = tmp_path / "slurm-7.out"
+    path.write_text(
+        "slurmstepd: error: *** JOB 7 ON gpuh05 CANCELLED AT 2026-11-22T02:31:17 DUE TO TIME LIMIT ***\n"
+    )
+    first = doctor.examine(path).first
+    assert first is not None and first.node == "gpuh05" and first.signature == "job-time-limit"
