@@ -17,8 +17,11 @@ from kimi_nb.core import data_files
 from kimi_nb.diagnose import log_lines
 from kimi_nb.diagnose.line_grammar import Said
 
-# Levels below error at which a program all the same says that a process is dead.
-_DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
+# Levels below error at which a program all the same says that a process, or its card, is dead.
+_DEATHS = re.compile(
+    r"A worker died or was killed|killed due to memory pressure|OOMKilled|"
+    r"Received context async event .*\b(?:error|fatal|violation)\b"
+)
 # A limit that is reached again and again ends a program, at whatever level it says so.
 LIMIT = re.compile(r"Too many open files")
 MAY = re.compile(r"\b(?:can|could|may|might) cause\b")  # what has not happened
@@ -34,9 +37,10 @@ _NCCL = re.compile(
 # The border, or a row, of a table, with which CANN shows what it says below.
 _DRAWN = re.compile(r"\s*(?:_{5}|-{5}|={5}|\*{5}|\|)")
 # By these words SGLang, which writes no level, says that something went wrong.
-_FAILS = re.compile(r"\bfailed\b|\b[Ee]rror\b|timed out")
+_FAILS = re.compile(r"\bfailed\b|\b[Ee]rror\b|timed out|^Exception in [A-Z]\w+:")
 _HARMLESS = re.compile(
-    r"Ignore import error|Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
+    r"Ignore import error|^Failed to import \S+ with \w*Error\(|"
+    r"Request is disconnected from the client side|Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
     r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter|"
     r"\bcan (?:be )?(?:safely )?(?:be )?ignored?\b|\b[Tt]o (?:silence|suppress) this warning\b|\b[Rr]etrying \d+ (?:of|/) \d+|"

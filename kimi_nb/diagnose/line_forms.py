@@ -31,11 +31,12 @@ _SPOKEN = (
 # And how those of what an engine, or a program around it, starts with.
 _STARTED = (
     rf"{_SPOKEN}|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK}|Traceback \(most|thread '[^']*' panicked|"
-    r"terminate called after|\[Router \(|\([\w.]+ pid=\d"
+    r"terminate called after|\[Router \(|\([\w.]+ pid=\d|(?:slurmstepd|srun)(?:-[\w.-]+)?: "
 )
 # Where the line of an engine begins behind whatever another program puts before it.
 BEHIND = re.compile(
     r"\((?:EngineCore|Worker|VllmWorker|API|Api|RayWorker)[^()]{0,80}pid=\d|\[rank\d+\]|"
+    r"\([A-Za-z_][\w.:-]{0,80} pid=\d|"
     rf"\[{_DAY} {_CLOCK} [A-Z_]+\d|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[?[\w./-]+:\d+\]"
 )
 # The sign after which the line of an engine begins, without a break behind what another program wrote,
@@ -44,7 +45,7 @@ GLUED = re.compile(
     r"[^ \t\n\v\f(](?=\((?:EngineCore|Worker|Vllm|API|Api|RayWorker)\w*[^()]* pid=\d+[^()]*\) |"
     rf"(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{{4}}-)?\d\d-\d\d {_CLOCK} \[|\[rank\d+\]:|\[{_DAY} {_CLOCK}(?: [A-Z_]+\d[^]]*)?\] [A-Z])|"
     # behind a bar of progress, whatever ends a process
-    r"(?:it/s|s/it|\?it)\](?=Fatal Python error: |\[[\w.-]+:\d+ *:\d+:\d+\] |[\w.-]+:\d+:\d+ \[\d|terminate called|"
+    r"(?:it/s|s/it|toks/s)\](?=Fatal Python error: |Process [A-Z]\w+:$|\[[\w.-]+:\d+ *:\d+:\d+\] |[\w.-]+:\d+:\d+ \[\d|terminate called|"
     r"Traceback \(|\*\*\* |\[[EF]\d{3,4} )"
 )
 # What is put around a line, with what it tells of its origin.
@@ -56,7 +57,7 @@ WRAPPERS = tuple(
         r"\d{1,2}(?:;\d{1,2})*m ?(?=[(\[A-Z])",  # and what is left of one
         r"std(?:err|out): ?",
         rf"[.#=*]{{1,200}}{_SPOKEN}",  # what shows progress, without a break
-        rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-)",  # a quotation
+        rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-|[EWIF]\d{{4}} )",  # a quotation
         r"REHEARSAL:? +",
         # what pip shows of a compiler
         r" {2,12}(?=Killed *$|\S+\.(?:cuh?|cpp|cc|cxx|c|h|hpp):\d+(?::\d+)?: (?:fatal )?error: )",
@@ -75,9 +76,12 @@ WRAPPERS = tuple(
         # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
         rf"{_DAY} {_CLOCK} (?:(?:\[(?:(?i:{_LEVELS})|(?P<node>[A-Za-z]\w*))\]|\(\w+\)|[\w.]+ -|[|-]) )+{_SPOKEN}",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
+        # the journal without its host
+        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?!systemd|kernel)(?P<node>[\w.@-]+)\[\d+\]: ",
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?P<node>[\w.-]+) [\w./@-]+\[\d+\]: ",  # rsyslog
         r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         rf"{_DAY} {_CLOCK} [A-Z]{{3,4}} \| ",  # a table of a console
+        rf"[ \u00a0]{{0,4}}\| {_DAY}T{_CLOCK}Z? \| ",  # and one that was copied from a browser
         r"\[(?P<stage>Stage-\d+)\] ",
         rf"\[[A-Z]+\d+\] (?={_DAY} {_CLOCK} )",  # a tag behind the process: a loader's group
         # the border of a terminal's pane; a box that rich draws around a traceback stays
@@ -90,6 +94,7 @@ WRAPPERS = tuple(
         # a host, or a service, as programs that start others write it
         rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)(?::[a-z][\w-]*)?\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
+        rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)\](?=\[{_DAY} {_CLOCK}\]\[)",
         # whatever a program puts in brackets before the lines of the one that it started
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[^][]{{1,40}}\]:? ?(?={_STARTED})",
         rf"\[(?!rank\d|(?:[TDIWEF]|(?i:{_LEVELS}))\])[A-Za-z][\w .-]{{0,40}}\]:? "
@@ -233,6 +238,11 @@ NATIVE = tuple(
         (
             "nginx",
             rf"{_DAY} {_CLOCK} \[(?P<level>error|crit|alert|emerg|warn|notice|info)\] \d+#\d+: (?:\*\d+ )?",
+        ),
+        ("bracketed", rf"\[{_DAY} {_CLOCK}\]\[(?P<source>[\w./-]+:\d+)\]\[{_LEVEL}\]:? "),
+        (
+            "hami",
+            rf"\[HAMI-core {_LEVEL} \(pid:(?P<pid>\d+) thread=\d+ (?P<source>[\w.]+:\d+)\)\]: ",
         ),
         ("bare", rf"\[(?:{_LEVEL}|(?P<low>err|ERR|error|fatal|warn|warning|info|debug))\]:? +"),
         ("bare", rf"(?:\d\d-\d\d \d\d:\d\d:\d\d )?{_LEVEL} (?=[A-Z])"),

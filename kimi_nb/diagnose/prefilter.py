@@ -41,7 +41,7 @@ ERRORS: tuple[str, ...] = (
     r"\d E \d+ \d+\] .*(?:[Ff]ailed to connect|exited immediately)",
     # SGLang writes no level.
     r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|[Ee]rror|timed out)",
-    r"Exception (?:ignored in|raised in creation task)|Root Cause \(first observed",
+    r"Exception (?:ignored in|raised in creation task|in [A-Z]\w+:)|Received context async event|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
     "(?:NCCL|RCCL) WARN|UCX Fatal|Too many open files",
     r"^(?:slurmstepd|srun|sbatch|salloc)(?:-[\w.-]{1,80})?: (?:error|fatal): ",
