@@ -82,7 +82,7 @@ class Events:
         match = None if event_lines.source_code(said) else match
         if titled := process_ranks.TITLED.match(said.text):
             self._titled = titled[1], line.number
-        if process_ranks.ACTOR.match(said.text):
+        if process_ranks.ACTOR.search(said.text):
             self._actor = said.text, line.number
         if _NPU_WARNING in said.text:
             self._warned = said, line
