@@ -34,7 +34,10 @@ _PLACE = re.compile(
     r"\s+(?:pid: (?P<pid>\d+)|ip: \[?(?P<ip>[\w.:]+)|(?:class_name|actor_id|name|namespace): )"
 )
 # The actor of Ray in which an exception was raised that another process passes on.
-_ACTOR = re.compile(r"\bray::\S+ \(pid=(?P<pid>\d+), ip=(?P<ip>[\w.:]+)")
+_ACTOR = re.compile(
+    r"(?:(?:\b|m)ray::\S+ (?:\[\d+m )?|^(?=\(pid=\d+, ip=[\w.:]+,))"
+    r"\(pid=(?P<pid>\d+), ip=(?P<ip>[\w.:]+)"
+)
 # A failed call of the NPU, and what CANN prints below it.
 _NPU_CALL = re.compile(
     r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"

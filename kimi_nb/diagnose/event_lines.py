@@ -205,6 +205,8 @@ def _explains(event: Event, said: Said, line: Line) -> bool:
             return True
     if said.process and not event_details.of_one(said, event.said):
         return False
+    if event.raised and HOLLOW.search(event.raised[-1].type):
+        event_details.place_actor(event, text)
     if _OF_KUBERNETES.match(text):
         return False
     if _SHELL.search(text) and (

@@ -18,6 +18,7 @@ _SHOWN = 20  # last lines of a rank's log that a launcher shows
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
 _FAR = 400  # lines where only one process is named
 _TELLING = 12  # characters of an exception that are no other one's
+_FRAMED = 3  # and innermost frames of one without words
 _MORE = 10  # events that do not count
 # Grammars of libraries, whose name is that of no process, and those that write host:number.
 _OF_LIBRARIES = (
@@ -98,7 +99,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
 
 def _take_again(events: Sequence[Event]) -> None:
     """Give events the rank of who reports the same exception with its name, or whom they end."""
-    named: dict[tuple[str, str], Event] = {}
+    named: dict[tuple[str, ...], Event] = {}
     for event in events:
         if event.rank is not None and (said := _words(event)):
             named.setdefault(said, event)
@@ -121,10 +122,14 @@ def _of_engine(event: Event) -> bool:
     return any(map(_ENGINE.search, (event.said.source, *event.frames)))
 
 
-def _words(event: Event) -> tuple[str, str] | None:
-    """Return the exception of an event with its words, or None."""
+def _words(event: Event) -> tuple[str, ...] | None:
+    """Return the exception of an event with its words, or else with its frames, or None."""
     root = event.root
-    return (root.type, root.text) if root is not None and len(root.text) >= _TELLING else None
+    if root is None:
+        return None
+    if not root.text and len(root.frames) >= _FRAMED:
+        return root.type, *root.frames[-_FRAMED:]
+    return (root.type, root.text) if len(root.text) >= _TELLING else None
 
 
 def _name_speaker(event: Event) -> None:

@@ -18,7 +18,7 @@ from kimi_nb.core import data_files
 from kimi_nb.diagnose import codes, components, gravity, line_grammar
 from kimi_nb.diagnose.codes import Code
 from kimi_nb.diagnose.components import Component
-from kimi_nb.diagnose.event import Event
+from kimi_nb.diagnose.event import HOLLOW, Event
 from kimi_nb.diagnose.matching import Line, Match
 
 # Whoever stops a node may reach a rank before its launcher: the rank has ended, and not failed.
@@ -191,6 +191,8 @@ def _role(event: Event, match: Match | None, death: bool) -> Role:
         return Role.CASCADE
     if words("exit").search(said):
         return Role.EXIT
+    if event.root is not None and HOLLOW.search(event.root.type):
+        return Role.GENERAL  # what was raised elsewhere is not seen
     if words("general").search(said) or (
         match is None and event.root is None and gravity.complains(event.said)
     ):

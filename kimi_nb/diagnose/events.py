@@ -97,6 +97,8 @@ class Events:
             if match is not None and event.lines[-1] is line:  # not of a line of source code
                 event.matches.append(match)
             self._left = event_lines.MOST if event.inside or event.link else _AFTER
+            if event.rank is None and event_lines.TRACEBACK.search(said.text):
+                self._take_title(event, said, line)
             return event
         if not chosen or not (
             gravity.reports_error(said)

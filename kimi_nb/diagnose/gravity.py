@@ -69,7 +69,7 @@ _BAD_JSON = re.compile(r"JSONDecodeError")
 _OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|proxy_server|mini_lb")
 # Parts of an engine that serve single requests, whose errors end no engine.
 OF_REQUESTS = re.compile(
-    r"serving\w*\.py|ASGI application|entrypoints/openai|preprocess|Request \S+ failed"
+    r"serving\w*\.py|(?:tool|reasoning)_parsers?\b|ASGI application|entrypoints/openai|preprocess|Request \S+ failed"
 )
 # A task of an event loop, whose exception ends nothing else.
 _OF_TASK = re.compile(r"^(?:Task|Future) exception was never retrieved|^Exception in callback ")

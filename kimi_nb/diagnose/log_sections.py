@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 _PROMPT = r"(?:\([\w.-]+\) ?)?(?:[\[(]?[\w.-]+@[\w.-]+[:~ ][^$#\n]{0,80}[$#] ?|\$ )"
-_TOOLS = r"(?:kubectl|oc|docker|podman|nerdctl|crictl|ssh)"
+_TOOLS = r"(?:kubectl|oc|k|docker|podman|nerdctl|crictl|ssh)"
 # What such lines hold; `prefilter` looks for them, fastest for what few lines hold.
 HEADS = (
     r"^\$ \w",
@@ -52,7 +52,7 @@ _VALUED = {
     "docker": ("-n", "--tail", "--since", "--until", "-f", "--file", "-p", "-e", "-u", "-w"),
     "ssh": ("-p", "-i", "-o", "-J", "-l", "-F", "-L", "-R", "-D"),
 }
-_KUBE = ("kubectl", "oc")
+_KUBE = ("kubectl", "oc", "k")
 _DOCKER = ("docker", "podman", "nerdctl", "crictl")
 _READS = ("tail", "cat", "less", "more", "head", "zcat", "grep", "vi", "vim")
 _OF_PODS = ("pod", "pods", "po")

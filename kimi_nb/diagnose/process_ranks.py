@@ -37,15 +37,16 @@ TOLD = (
     r"\b[Rr]ank[ =:]+(?P<rank>\d+),? \(?(?:pid|PID)[ =:]+(?P<pid>\d+)\b",
     r"\bdevice_id[ =:]+(?P<device>\d+),? pid[ =:]+(?P<pid>\d+)\b",
     r"^:actor_name:(?P<own>\S+)$",  # at the beginning of a log of Ray
+    r"^stream closed EOF for [\w.-]+/(?P<own>[\w.-]+) \(",  # k9s, at the end of a pod's log
     r"\b(?:sglang::scheduler|VLLM::Worker)_(?P<name>[A-Z_]+\d[A-Z_\d]*) \(pid[ =:]+(?P<pid>\d+)\)",
 )
 # How multiprocessing names a process above its traceback; a program may have given it a name.
 TITLED = re.compile(r"Process ([A-Z][\w-]*(?::\d+)?):\s*$")
 # How Ray names the actor in which an exception was raised, above its frames.
-ACTOR = re.compile(r"ray::\S+ \(pid=\d+, ip=[\w.:]+")
+ACTOR = re.compile(r"ray::\S+ (?:\[\d+m )?\(pid=\d+, ip=[\w.:]+")
 _TOLD = tuple(re.compile(one) for one in TOLD if "NVSHMEM" not in one)
 # Words one of which each of them has.
-_WORDS = ("rank", "Rank", "device_id", "::", ":actor_name:")
+_WORDS = ("rank", "Rank", "device_id", "::", ":actor_name:", "stream closed")
 
 
 class ProcessRanks:
@@ -143,9 +144,10 @@ def _lines(block: bytes, number: str) -> Iterator[bytes]:
 
 
 def _same_number(process: str, other: str) -> bool:
-    """Return whether two names of processes have one number, and no two hosts."""
-    hosts = {one.partition("|")[0] for one in (process, other)} - {""}
-    return process.rpartition("|")[2] == other.rpartition("|")[2] and len(hosts) < 2
+    """Return whether two names of processes have one number, and no two hosts or addresses."""
+    one, two = process.split("|"), other.split("|")
+    apart = any(here and there and here != there for here, there in zip(one, two, strict=False))
+    return one[-1] == two[-1] and not apart
 
 
 def _same_place(process: str, other: str) -> bool:
