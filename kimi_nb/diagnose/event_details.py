@@ -45,6 +45,7 @@ _NPU_CALL = re.compile(
 )
 CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}(?:: |\[PID: )|\[PID: \d+\] ")
 
+# What a compiler says of a file.
 _COMPILER = re.compile(
     r"\S+\.(?:cuh?|cpp|cc|cxx|c|h|hpp)(?:\(\d+\)|:\d+(?::\d+)?): (?:fatal )?error: "
 )

@@ -57,9 +57,8 @@ _THROWN = re.compile(
 )
 _WHAT = re.compile(r" *what\(\): +(?P<text>.+)")
 _PANIC = re.compile(r"(?P<text>(?!note: |stack backtrace).+)")
-_WORDS = re.compile(
-    r"(?!from user code:)[\w'\"`].* \S"
-)  # and no border, nor a mark, nor a heading of torch
+# Words, and no border, nor a mark, nor what torch puts above the code of who called it.
+_WORDS = re.compile(r"(?!from user code:)[\w'\"`].* \S")
 _SHELL = re.compile(r"\bline \d+: +\d+ [A-Z]")  # how one tells the end of what it ran
 # An event of Kubernetes that is none of a good end: one tells nothing of the one before.
 _OF_KUBERNETES = re.compile(r" *Warning +[A-Z]\w+ +\d\w* ")

@@ -10,6 +10,7 @@ line too many does no harm, but a missed line does. Example::
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import threading
@@ -148,7 +149,12 @@ def _unnamed(pattern: str) -> str:
 
 def prepare() -> None:
     """Begin to compile the patterns, beside whatever else a program has to load."""
-    threading.Thread(target=_database, args=(False,)).start()
+    threading.Thread(target=_prepared, name="patterns").start()
+
+
+def _prepared() -> None:
+    with contextlib.suppress(ModuleNotFoundError):  # whoever reads a log says so
+        _database(False)
 
 
 _compiling = threading.Lock()

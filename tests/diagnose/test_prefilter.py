@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from kimi_nb.diagnose import prefilter
 
@@ -29,6 +32,18 @@ def test_the_patterns_are_compiled_once_however_many_threads_ask(monkeypatch):
     with ThreadPoolExecutor(4) as pool:
         found = {id(one.result()) for one in [pool.submit(ask) for _ in range(4)]}
     assert made == [False] and len(found) == 1
+
+
+def test_what_is_not_installed_is_told_by_who_reads(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "hyperscan", None)
+    prefilter._compiled.cache_clear()
+    prefilter.prepare()
+    for thread in threading.enumerate():
+        if thread.name == "patterns":
+            thread.join()
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ModuleNotFoundError):
+        prefilter._database(False)
 
 
 def test_patterns_that_were_prepared_are_those_that_are_searched():
