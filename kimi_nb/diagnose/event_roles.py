@@ -191,8 +191,9 @@ def _role(event: Event, match: Match | None, death: bool) -> Role:
         return Role.CASCADE
     if words("exit").search(said):
         return Role.EXIT
-    if event.root is not None and HOLLOW.search(event.root.type):
-        return Role.GENERAL  # what was raised elsewhere is not seen
+    root = event.root
+    if root is not None and (HOLLOW.search(root.type) or root.text.endswith(":")):
+        return Role.GENERAL  # what was raised elsewhere, or stands below, is not seen
     if words("general").search(said) or (
         match is None and event.root is None and gravity.complains(event.said)
     ):
