@@ -16,7 +16,8 @@ from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line
 
 _FRAMES = 12  # that are kept of an event
-_DIED = "died unexpectedly"  # what is raised below only follows
+# What is raised below only follows: a process that ended, or a group that never was whole.
+_DIED = re.compile(r"died unexpectedly|^\[Gloo\] Rank \d+ is NOT connected")
 # How a process ended, and how that is said once more right below.
 _SUMS = (
     (re.compile(r"scheduler is dead"), re.compile(r"Exit code: ")),
@@ -61,7 +62,7 @@ def announces(before: Said, said: Said) -> bool:
 
 def ends(event: Event) -> bool:
     """Return whether an event tells how another process ended: what is raised below only follows."""
-    return bool(gravity.dies(event.texts)) or _DIED in event.said.text
+    return bool(gravity.dies(event.texts)) or bool(_DIED.search(event.said.text))
 
 
 def of_compiler(event: Event) -> bool:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kimi_nb.diagnose import event_times, line_grammar
+from kimi_nb.diagnose import event_times, gravity, line_grammar
 from kimi_nb.diagnose.event_roles import Candidate, Role, words
 
 _SOON = 12  # lines between an error and the end of what a launcher kills for it
@@ -34,17 +34,18 @@ def behind(found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _outlived(found: Sequence[Candidate]) -> list[Candidate]:
-    """Return the events with errors behind which their process went on, until an exception came."""
+    """Return the events with errors behind which their process went on, until something ended it."""
     raised: dict[tuple[str, ...], int] = {}
     for one in found:
-        if one.role is Role.ROOT and one.event.root is not None:
+        ends = one.event.root is not None or gravity.native(one.event.said.text)
+        if one.role is Role.ROOT and ends:
             raised[event_times.process(one)] = one.event.first.number
     return [
         replace(one, role=Role.GENERAL)
         if one.role is Role.ROOT
         and one.event.outlived
         and one.event.root is None
-        and one.event.said.grammar == "vllm"
+        and one.event.said.grammar in ("vllm", "glog")
         and not (one.match or one.death)
         and one.event.first.number < raised.get(event_times.process(one), 0)
         else one

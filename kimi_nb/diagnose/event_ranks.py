@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from kimi_nb.diagnose import event_roles, gravity, rank_words
 from kimi_nb.diagnose.event import Event
@@ -22,7 +23,18 @@ _FRAMED = 3  # and innermost frames of one without words
 _MORE = 10  # events that do not count
 # Grammars of libraries, whose name is that of no process, and those that write host:number.
 _OF_LIBRARIES = (
-    *("cann", "ccl", "kernel", "nccl", "slurm", "tensorrt", "turbomind", "ucx", "xccl"),
+    *(
+        "cann",
+        "ccl",
+        "kernel",
+        "memfabric",
+        "nccl",
+        "slurm",
+        "tensorrt",
+        "turbomind",
+        "ucx",
+        "xccl",
+    ),
 )
 _BESIDE = ("mpi", "nccl", "ucx")
 _ANY = "*"  # whatever the host, no name of one
@@ -32,6 +44,10 @@ _PID = re.compile(r"[(\[]PID: ?(\d+)[,\]]")
 _OF_NODE = re.compile(r"(?:DP0[ _])?TP(\d+)(?:[ _]EP\d+)?")
 # Code of an engine, and none of the front door.
 _ENGINE = re.compile(r"^core\.py:|v1/engine/core|/executor/|/worker/|model_executor/|/compilation/")
+# The name of a process to which its program has given none.
+_DEFAULT = re.compile(r"(?:Spawn|Fork)?Process-[\d:]+")
+# How srun tells of the end of one task.
+_TASK = re.compile(r"(?P<node>[\w.-]+): (?P<task>task \d+): Exited with")
 # What names a rank without a level.
 _NOTICED = re.compile(
     r"\bnoticed that process rank \d+ with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)"
@@ -64,7 +80,10 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     for event in events:
         # A title above its traceback, or a stage: of whoever is known by a name alone.
         if event.rank is None and event.label:
-            event.rank = ranks.alone if ranks.alone is not None and _unnamed(event) else event.label
+            alone = ranks.alone if ranks.alone is not None and _unnamed(event) else None
+            device = rank_words.device_of(event.texts) if _DEFAULT.fullmatch(event.label) else None
+            event.rank = next((one for one in (alone, device) if one is not None), event.label)
+            event.label = device if event.rank == device else event.label
     ended: Event | None = None
     callers: dict[int, Event | None] = {}
     for at, event in enumerate(events):
@@ -95,6 +114,23 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if events[at].rank is None and not events[at].remote:
             _take(events[at], caller)
     _take_again(events)
+    _take_task(events)
+    for event in events:
+        if event.rank is None and event.said.speaker == "EngineCore" and _number(event).isdecimal():
+            event.rank = f"pid={_number(event)}"
+            event.label = f"EngineCore {event.rank}"
+        if event.rank is None and (peer := rank_words.peer_of(event.texts)):
+            event.rank = event.label = f"ip={peer}"
+
+
+def _take_task(events: Sequence[Event]) -> None:
+    """Give events of which nobody is known the first task that srun says has ended, and its node."""
+    ended = ((at, _TASK.match(one.said.text)) for at, one in enumerate(events))
+    at, task = next(((at, task) for at, task in ended if task is not None), (0, None))
+    for event in events[:at]:
+        if task is not None and event.rank is None and not (event.remote or event.said.node):
+            event.rank = event.label = task["task"]
+            event.said = replace(event.said, node=task["node"])
 
 
 def _take_again(events: Sequence[Event]) -> None:

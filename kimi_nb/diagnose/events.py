@@ -37,7 +37,7 @@ _LOST = re.compile(
     r"(?:\bpid[ =:]|Controller )(?P<died>\d+)\)? (?:died|crashed|exited|terminated with -?[1-9])\b"
 )
 # A warning of the NPU, below which CANN prints what it is about, without a label.
-_NPU_WARNING = "NPU warning, error code is "
+_NPU_WARNING = re.compile(r"NPU warning, error code is |Warning: E[A-Z]\d{4}: Inner Error!")
 _BELOW = 8  # lines
 _FAR = 40  # lines of frames between an actor of Ray and the exception that it raised
 # What the scheduler of Kubernetes says once it has a node for a pod, and before.
@@ -84,10 +84,12 @@ class Events:
             self._titled = titled[1], line.number
         if process_ranks.ACTOR.search(said.text):
             self._actor = said.text, line.number
-        if _NPU_WARNING in said.text:
+        if _NPU_WARNING.search(said.text):
             self._warned = said, line
         if _IGNORED in said.text:
             return self._ignore(said, line)
+        if said.speaker == "NVSHMEM" and said.calm and "failed" in said.text:
+            self._name(said, line)
         event = self._of_process(said)
         if self.all and gravity.PROGRESS.search(said.text):
             self._go_on(said)
@@ -119,6 +121,14 @@ class Events:
         if before is None:
             return said
         return replace(said, text=said.text[before.end() :], level="", process=last.said.process)
+
+    def _name(self, said: Said, line: Line) -> None:
+        """Name the process of the errors above, which only this line of the same library tells."""
+        for event in self.all:
+            near = line.number - event.first.number <= _BELOW
+            if near and "nvshmem" in event.texts and event.rank is None and not event.said.process:
+                event.rank, event.label = said.rank, said.label
+                event.said = replace(event.said, process=said.process, node=said.node)
 
     def _again(self, said: Said) -> bool:
         """Return whether a warning tells, not for the first time, of a limit that was reached."""

@@ -63,7 +63,7 @@ _REFUSED = re.compile(
 )
 _HUB = re.compile(r"huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound")
 # Grammars of libraries and daemons, which serve no client.
-LIBRARIES = ("ray", "nccl", "ucx", "glog", "torch", "cann", "atb", "kernel", "slurm")
+LIBRARIES = ("ray", "nccl", "ucx", "glog", "torch", "cann", "atb", "memfabric", "kernel", "slurm")
 # A client's JSON that is none, as the front door meets it.
 _BAD_JSON = re.compile(r"JSONDecodeError")
 _OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|proxy_server|mini_lb")

@@ -91,6 +91,8 @@ WRAPPERS = tuple(
         rf"(?!rank)(?P<node>[a-z][\w.-]*\d[\w.-]*|{_PARTS}|\d{{1,3}}(?:\.\d{{1,3}}){{3}}): ?"
         rf"(?={_SPOKEN}| *File \"| {{3,}}\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception): |terminate called|"
         r"[\w.-]+:\d+:\d+ \[\d)",
+        # and as people do who copy what several of them say
+        r"(?:[-*] )?(?P<node>(?:[PD]|(?i:prefill|decode|node|worker|rank)[-_ ]?)\d{1,3}) logs?: (?=\S)",
         # a host, or a service, as programs that start others write it
         rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)(?::[a-z][\w-]*)?\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
@@ -120,6 +122,8 @@ SPEAKERS = tuple(
         r"\((?P<who>(?:EngineCore|Worker|Vllm|APIServer|ApiServer)\w*?)(?P<parts>(?:_[A-Z]*\d+)+)? "
         r"?(?:(?P<named>(?:[A-Z]+\d+ ?)+|rank=\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)\) ",
+        # where a form has taken its brackets away
+        r"(?P<who>EngineCore|Worker)(?P<parts>(?:_[A-Z]*\d+)+)? pid=(?P<pid>\d+) (?=(?:INFO|WARNING|ERROR) )",
         r"\((?P<who>StageEngineCoreProc)_(?P<stage>stage\d+)\w* pid=(?P<pid>\d+)\) ?",  # vllm-omni
         r"\((?:pid=)?(?P<who>raylet|gcs_server)(?:, ip=(?P<ip>[\w.:]+))?\) ?",
         r"\((?P<who>[^()\s=]+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?) (?:rank=(?P<torch>\d+) )?"
@@ -145,6 +149,10 @@ NATIVE = tuple(
             "cann",
             rf"\[{_LEVEL}\] ?(?P<who>[A-Z]+)\((?P<pid>\d+),[^)]*\):{_DAY}-{_CLOCK} "
             r"\[(?P<source>[\w.]+:\d+)\](?: ?\[\d+\])?",
+        ),
+        (
+            "memfabric",
+            rf"{_DAY} {_CLOCK} {_LEVEL} \[(?P<pid>\d+)-\d+\]\[(?P<who>[A-Z]\w+) (?P<source>[\w.]+:\d+)[^]]*\] ",
         ),
         (
             "torch_npu",

@@ -73,13 +73,19 @@ def place_of(text: str) -> Place | None:
     match = _words("places").search(text)
     if match is None:
         return None
-    peers = data_files.facts("diagnose/rank_words")["peers"]["DeepEP"]
+    peers = data_files.facts("diagnose/rank_words")["wide"]["DeepEP"]
     return Place(int(match["node"]) * peers + int(match["own"]), match["name"])
 
 
 def host_of(text: str) -> str:
     """Return the host of a process of which another one says that it ended, or ""."""
     return _group("hosts", text)
+
+
+def peer_of(text: str) -> str:
+    """Return the address of a process that another one cannot reach, or ""; none on the same host."""
+    found = _group("peers", text)
+    return "" if found.startswith(("127.", "0.0.0.0")) else found
 
 
 def title_of(text: str) -> str:

@@ -48,5 +48,6 @@ def _key(one: Candidate) -> Hashable:
         event.root.type if event.root is not None else "",
         tuple(match.key for match in event.matches),
         event.stopped,
+        event.outlived,
         bool(event.first.time),
     )

@@ -39,6 +39,7 @@ DRAWS = {
         "eighteenth_draw",
         "nineteenth_draw",
         "whole_logs",
+        "many_ranks",
     )
 }
 FAILURES = DRAWS["failures"]
