@@ -14,13 +14,22 @@ from typing import Any
 
 from kimi_nb.core import data_files
 
+# Code of the engines; that of kernels has packages of its own.
+_ENGINES = re.compile(r"\b(?:vllm|vllm_ascend|sglang/srt)/")
+# What Python raises where code does not fit its data, and no kernel has run.
+_MISTAKES = (
+    *("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "TypeError"),
+    *("UnboundLocalError", "ZeroDivisionError"),
+)
+
 
 @dataclass(frozen=True)
 class Component:
     """A part of the system; ``help`` is what to look at next, ``see`` is "notebook#heading".
 
     The words of a part with ``general`` tell what went wrong rather than where: a ``transport`` that
-    speaks ("speaker"), or in whose code it was ("frames"), says more.
+    speaks ("speaker"), or in whose code it was ("frames"), says more. ``python`` is the part that a
+    mistake in an engine's Python code is of which its frames tell.
     """
 
     id: str
@@ -32,6 +41,7 @@ class Component:
     frames: tuple[re.Pattern[str], ...] = ()
     speaker: tuple[str, ...] = ()
     general: tuple[str, ...] = ()
+    python: str = ""
     transport: bool = False
 
     def way_out(self, node: str) -> str:
@@ -56,6 +66,7 @@ def _entry(name: str, row: dict[str, Any]) -> Component:
         tuple(re.compile(frame) for frame in row.get("frames", ())),
         tuple(row.get("speaker", ())),
         tuple(row.get("general", ())),
+        row.get("python", ""),
         row.get("transport", False),
     )
 
@@ -73,7 +84,7 @@ def of(texts: Sequence[str], raised: str, frames: Sequence[str], speaker: str) -
     the program that speaks, the innermost frame, and last the other lines.
     """
     speaks = next((one for one in entries() if speaker and speaker in one.speaker), None)
-    framed = _by_frames(frames)
+    framed = _by_frames(frames, raised)
     words = _by_words(texts[:1])
     if words is not None and words.general:
         more = {"speaker": speaks, "frames": framed}
@@ -100,9 +111,10 @@ def _by_words(texts: Sequence[str]) -> Component | None:
     return None
 
 
-def _by_frames(frames: Sequence[str]) -> Component | None:
+def _by_frames(frames: Sequence[str], raised: str) -> Component | None:
     for path in reversed(frames):
         for one in entries():
             if any(frame.search(path) for frame in one.frames):
-                return one
+                mistake = raised in _MISTAKES and bool(_ENGINES.search(path))
+                return by_id(one.python) if one.python and mistake else one
     return None

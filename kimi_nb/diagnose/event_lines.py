@@ -117,7 +117,8 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
     frame = FRAME.match(text)
     if frame:
         event.inside, event.framed_at = True, said.level
-        event.frames = event_details.framed(event, frame["path"])
+        where = frame["path"] if frame["name"] is None else f"{frame['path']}:{frame['name']}"
+        event.frames = event_details.framed(event, where)
         event.shown = line if event.stack is None else event.shown
         return True
     if event.inside and (cell := _CELL.match(text)):

@@ -93,6 +93,8 @@ WRAPPERS = tuple(
         r"[\w.-]+:\d+:\d+ \[\d)",
         # and as people do who copy what several of them say
         r"(?:[-*] )?(?P<node>(?:[PD]|(?i:prefill|decode|node|worker|rank)[-_ ]?)\d{1,3}) logs?: (?=\S)",
+        # grep and tail, which name the file
+        r"(?P<node>[\w.-]{1,80})\.(?:log|out|err):(?:\d+[:-])? ?(?=\S)",
         # a host, or a service, as programs that start others write it
         rf"\[(?!(?i:{_LEVELS})\])(?P<node>[A-Za-z][\w.-]*)(?::[a-z][\w-]*)?\]:? "
         r"(?=\(\w|\[\d{4}-|\[rank\d| +\S|Traceback|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
@@ -174,6 +176,11 @@ NATIVE = tuple(
             "nccl",
             rf"(?:\[{_DAY} {_CLOCK}\] )?(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] "
             r"(?:(?P<source>[\w./-]+:\d+) )?(?P<who>NCCL|NVSHMEM|RCCL) (?P<level>INFO|WARN|ERROR) ",
+        ),
+        (
+            "nccl",
+            rf"(?:\[(?P<torch>\d+)/\d+\])?\[{_DAY} {_CLOCK}\] \[(?P<source>[\w./-]+:\d+)\] "
+            r"\[(?P<host>[\w.-]+):pid=(?P<pid>\d+)\] (?P<who>NCCL|RCCL) (?P<level>INFO|WARN) ",
         ),
         (
             "nccl",

@@ -83,7 +83,18 @@ def test_a_transport_says_more_than_words_that_fit_everywhere():
 def test_a_part_is_whole(one):
     given = data_files.facts("diagnose/components")[one.id]
     assert given.keys() <= {
-        *("title", "words", "raised", "frames", "speaker", "general", "transport", "help", "see")
+        *(
+            "title",
+            "words",
+            "raised",
+            "frames",
+            "speaker",
+            "general",
+            "python",
+            "transport",
+            "help",
+            "see",
+        )
     }
     assert one.title and one.help and "{" not in one.way_out("n1")
     assert one.words or one.frames or one.raised
