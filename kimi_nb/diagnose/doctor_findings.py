@@ -70,8 +70,9 @@ def _of_its_host(first: Finding, guilty: Candidate) -> Finding:
 
     The name of the file is that of none.
     """
-    said = guilty.event.said
+    said, remote = guilty.event.said, guilty.event.remote
     named = said.node if not said.process.startswith("|") else ""
+    named = named or (remote.split("|")[1] if remote else "")
     return replace(first, node=named) if named and first.node == guilty.node else first
 
 

@@ -119,8 +119,17 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if event.rank is None and event.said.speaker == "EngineCore" and _number(event).isdecimal():
             event.rank = f"pid={_number(event)}"
             event.label = f"EngineCore {event.rank}"
+        _number_actor(event)
         if event.rank is None and (peer := rank_words.peer_of(event.texts)):
             event.rank = event.label = f"ip={peer}"
+
+
+def _number_actor(event: Event) -> None:
+    """Name an actor of Ray by its number, where only its host is known, which is its node."""
+    _, ip, pid = event.remote.split("|") if event.remote else ("", "", "")
+    if pid and event.rank == f"ip={ip}":
+        event.rank = f"pid={pid}"
+        event.label = f"{event.rank}, ip={ip}"
 
 
 def _take_task(events: Sequence[Event]) -> None:

@@ -76,7 +76,7 @@ def right(row: dict[str, Any], folder: Path) -> Iterator[tuple[str, bool]]:
     first = doctor.examine(folder).first
     yield "line", first is not None and any(part in first.text for part in row["line"])
     if "rank" in row:
-        said = {str(first.rank), first.label} if first else set()
+        said = {str(first.rank), first.label, f"ip={first.node}"} if first else set()
         ranks = row["rank"] if isinstance(row["rank"], list) else [row["rank"]]
         yield "rank", bool(said & set(map(str, ranks)))
     if "component" in row:

@@ -488,7 +488,8 @@ def test_the_worker_of_which_ray_tells_is_named_where_nobody_else_is(tmp_path):
         "ERROR 11-22 05:49:01 [core.py:387] " + TRACE[1],
         "ERROR 11-22 05:49:01 [core.py:387] FluxError: the flux is gone",
     )
-    assert (found.first.exception, found.first.rank) == ("FluxError", "ip=192.0.2.7")
+    assert (found.first.exception, found.first.rank) == ("FluxError", "pid=93")
+    assert found.first.node == "192.0.2.7"
 
 
 def test_the_process_that_a_parent_names_is_the_rank_of_what_it_raised(tmp_path):
