@@ -23,7 +23,7 @@ FRAME = re.compile(r'\s*File "{1,2}(?P<path>[^"]+)"{1,2}, line \d+(?:, in (?P<na
 # And as notebooks write it, with the cell or the line that it shows.
 _CELL = re.compile(
     r"(?:File )?(?P<path>[~/][\w./~+-]*\.pyx?)(?::\d+, in | in )[\w.<>]+\(|"
-    r"\[/[\w./~+-]+\]\(https?:|(?:Cell|Input) In ?\[\d+\]|<ipython-input-|-+> ?\d+ "
+    r"\[/[\w./~+-]+\]\(https?:|(?:Cell|Input) In ?\[\d+\]|\[?<ipython-input-|-+> ?\d+ |\d+ frames$"
 )
 _TYPE = (
     r"(?!nccl[A-Z])[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
-from kimi_nb.diagnose import event_roles, gravity, rank_words
+from kimi_nb.diagnose import event_roles, gravity, name_fallbacks, rank_words
 from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
@@ -46,8 +45,6 @@ _OF_NODE = re.compile(r"(?:DP0[ _])?TP(\d+)(?:[ _]EP\d+)?")
 _ENGINE = re.compile(r"^core\.py:|v1/engine/core|/executor/|/worker/|model_executor/|/compilation/")
 # The name of a process to which its program has given none.
 _DEFAULT = re.compile(r"(?:Spawn|Fork)?Process-[\d:]+")
-# How srun tells of the end of one task.
-_TASK = re.compile(r"(?P<node>[\w.-]+): (?P<task>task \d+): Exited with")
 # What names a rank without a level.
 _NOTICED = re.compile(
     r"\bnoticed that process rank \d+ with PID (?P<pid>\d+) on node (?P<host>[\w.-]+)"
@@ -114,32 +111,7 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
         if events[at].rank is None and not events[at].remote:
             _take(events[at], caller)
     _take_again(events)
-    _take_task(events)
-    for event in events:
-        if event.rank is None and event.said.speaker == "EngineCore" and _number(event).isdecimal():
-            event.rank = f"pid={_number(event)}"
-            event.label = f"EngineCore {event.rank}"
-        _number_actor(event)
-        if event.rank is None and (peer := rank_words.peer_of(event.texts)):
-            event.rank = event.label = f"ip={peer}"
-
-
-def _number_actor(event: Event) -> None:
-    """Name an actor of Ray by its number, where only its host is known, which is its node."""
-    _, ip, pid = event.remote.split("|") if event.remote else ("", "", "")
-    if pid and event.rank == f"ip={ip}":
-        event.rank = f"pid={pid}"
-        event.label = f"{event.rank}, ip={ip}"
-
-
-def _take_task(events: Sequence[Event]) -> None:
-    """Give events of which nobody is known the first task that srun says has ended, and its node."""
-    ended = ((at, _TASK.match(one.said.text)) for at, one in enumerate(events))
-    at, task = next(((at, task) for at, task in ended if task is not None), (0, None))
-    for event in events[:at]:
-        if task is not None and event.rank is None and not (event.remote or event.said.node):
-            event.rank = event.label = task["task"]
-            event.said = replace(event.said, node=task["node"])
+    name_fallbacks.name(events)
 
 
 def _take_again(events: Sequence[Event]) -> None:

@@ -39,7 +39,7 @@ _DRAWN = re.compile(r"\s*(?:_{5}|-{5}|={5}|\*{5}|\|)")
 # By these words SGLang, which writes no level, says that something went wrong.
 _FAILS = re.compile(r"\bfailed\b|\b[Ee]rror\b|timed out|^Exception in [A-Z]\w+:")
 _HARMLESS = re.compile(
-    r"Ignore import error|^Failed to import \S+ with \w*Error\(|"
+    r"Ignore import error|^Error in extracting tool call from response|^Error trying to handle streaming tool call|^Failed to import \S+ with \w*Error\(|"
     r"Request is disconnected from the client side|Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
     r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter|"

@@ -36,6 +36,7 @@ TOLD = (
     r"\blocal_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)",
     r"\b[Rr]ank[ =:]+(?P<rank>\d+),? \(?(?:pid|PID)[ =:]+(?P<pid>\d+)\b",
     r"\bdevice_id[ =:]+(?P<device>\d+),? pid[ =:]+(?P<pid>\d+)\b",
+    r"(?:^|[ '\"])--node[-_]rank[ =](?P<node>\d+)\b",  # of the command that started it
     r"^:actor_name:(?P<own>\S+)$",  # at the beginning of a log of Ray
     r"^stream closed EOF for [\w.-]+/(?P<own>[\w.-]+) \(",  # k9s, at the end of a pod's log
     r"\b(?:sglang::scheduler|VLLM::Worker)_(?P<name>[A-Z_]+\d[A-Z_\d]*) \(pid[ =:]+(?P<pid>\d+)\)",
@@ -57,15 +58,16 @@ class ProcessRanks:
         self._ranks: dict[str, tuple[int, int | str]] = {}
         self._lone: set[int] = set()  # told by lines that name no process
         self._actors: set[str] = set()  # of which Ray says that the log is
+        self._nodes: set[str] = set()  # by the number that a command gives
         self._single = 0  # how often one without a name told that it is alone in its group
 
     @property
     def alone(self) -> int | str | None:
         """The rank that whoever names no process in a log has told, if all told the same.
 
-        Of an actor of Ray that tells none it is its name.
+        Of an actor of Ray that tells none it is its name, else the number of the node in a command.
         """
-        told: tuple[int | str, ...] = tuple(self._lone or self._actors)
+        told: tuple[int | str, ...] = tuple(self._lone or self._actors or self._nodes)
         return told[0] if len(told) == 1 else None
 
     @property
@@ -86,6 +88,9 @@ class ProcessRanks:
             found = pattern.search(said.text)
             if found is not None:
                 told = found.groupdict()
+                if "node" in told:
+                    self._nodes.add(f"node-rank {told['node']}")
+                    return
                 if "own" in told:
                     self._actors.add(told["own"])
                     return

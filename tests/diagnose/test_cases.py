@@ -142,6 +142,12 @@ def test_a_harmless_line_is_no_alarm(name, tmp_path):
     assert found.ok and not (found.also or found.cascade or found.unknown), found
 
 
+def test_an_answer_that_is_given_as_text_is_no_alarm_at_the_end_of_a_log(tmp_path):
+    path = tmp_path / "serve.log"
+    path.write_text("\n".join((*BEFORE, *AFTER, *HARMLESS["tool-call-that-is-no-json"])) + "\n")
+    assert doctor.examine(path).ok
+
+
 def test_there_are_enough_harmless_lines():
     assert len(HARMLESS) >= 60
 

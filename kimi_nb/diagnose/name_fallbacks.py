@@ -1,0 +1,52 @@
+"""Name the process of a failure where its lines, and those of its process, name no rank.
+
+Example::
+
+    name_fallbacks.name(events)  # what is last known: a task of srun, a number, a peer
+
+An engine is known by the number of its process, an actor of Ray by its number and its host, and one of
+whom nothing is known by the address that it cannot reach.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kimi_nb.diagnose import rank_words
+from kimi_nb.diagnose.event import Event
+
+# How srun tells of the end of one task.
+_TASK = re.compile(r"(?P<node>[\w.-]+): (?P<task>task \d+): Exited with")
+
+
+def name(events: Sequence[Event]) -> None:
+    """Give the events, which stand in the order of the log, these names."""
+    _take_task(events)
+    for event in events:
+        number = event.said.process.rpartition("|")[2]
+        if event.rank is None and event.said.speaker == "EngineCore" and number.isdecimal():
+            event.rank = f"pid={number}"
+            event.label = f"EngineCore {event.rank}"
+        _number_actor(event)
+        if event.rank is None and (peer := rank_words.peer_of(event.texts)):
+            event.rank = event.label = f"ip={peer}"
+
+
+def _take_task(events: Sequence[Event]) -> None:
+    """Give events of which nobody is known the first task that srun says has ended, and its node."""
+    ended = ((at, _TASK.match(one.said.text)) for at, one in enumerate(events))
+    at, task = next(((at, task) for at, task in ended if task is not None), (0, None))
+    for event in events[:at]:
+        if task is not None and event.rank is None and not (event.remote or event.said.node):
+            event.rank = event.label = task["task"]
+            event.said = replace(event.said, node=task["node"])
+
+
+def _number_actor(event: Event) -> None:
+    """Name an actor of Ray by its number, where only its host is known, which is its node."""
+    _, ip, pid = event.remote.split("|") if event.remote else ("", "", "")
+    if pid and event.rank == f"ip={ip}":
+        event.rank = f"pid={pid}"
+        event.label = f"{event.rank}, ip={ip}"
