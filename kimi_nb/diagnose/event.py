@@ -34,7 +34,7 @@ _WHY_DEAD = re.compile(r"\s*The actor is dead because (?:its worker process|its 
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
 # What an exception says only of others: the next one in the chain is the one that counts.
 HOLLOW = re.compile(
-    r"RayTaskError|ProcessRaisedException|ChildFailedError|CalledProcessError|ExceptionGroup"
+    r"RayTaskError|ProcessRaisedException|ChildFailedError|CalledProcessError|ExceptionGroup|CancelledError"
 )
 # What the client of a hub makes of an answer, of which HTTP tells only the number.
 _HUB_TELLS = re.compile(r"(?:GatedRepo|DisabledRepo|RepositoryNotFound|RevisionNotFound)Error")

@@ -131,7 +131,11 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
         calm = said.calm and said.level != event.framed_at
         found = _RAISED.match(text) if not calm else None
         if found:
-            event.raised.append(event_details.raised(found, line, text, event.link, event.frames))
+            told = event_details.raised(found, line, text, event.link, event.frames)
+            if event.link and event.raised[-1:] and event.raised[-1].type == "CancelledError":
+                # What was cancelled because its time ran out is no end of a client.
+                event.harmless = "" if told.type == "TimeoutError" else event.harmless
+            event.raised.append(told)
             event.lines.append(line)
             event_details.take_rank(event, said)
             event_details.place_actor(event, text)
