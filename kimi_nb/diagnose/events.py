@@ -28,7 +28,8 @@ _CALMER = 3  # lines for which one of a calm level counts
 _MOST = 200  # events of one log; after that only those that a signature knows
 _AMONG = 200  # lines between an announcement and its traceback, where several processes speak
 
-_IGNORED = "Exception ignored in"
+# What Python says of an exception that ends nobody: of a destructor, or of a line that it could not log.
+_IGNORED = ("Exception ignored in", "--- Logging error ---")
 # The process that Ray, the kernel or an engine names where it says that one ended.
 _LOST = re.compile(
     r"\bWorker IP address: (?P<ip>[\w.:]+)\b.*?\bWorker PID: (?P<pid>\d+)|"
@@ -86,7 +87,7 @@ class Events:
             self._actor = said.text, line.number
         if _NPU_WARNING.search(said.text):
             self._warned = said, line
-        if _IGNORED in said.text:
+        if any(word in said.text for word in _IGNORED):
             return self._ignore(said, line)
         if said.speaker == "NVSHMEM" and said.calm and "failed" in said.text:
             self._name(said, line)

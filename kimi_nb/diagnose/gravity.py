@@ -61,7 +61,10 @@ _REFUSED = re.compile(
     r"maximum context length is|max_tokens must be|does not exist\.[^a-z]*NotFoundError",
     re.IGNORECASE,
 )
-_HUB = re.compile(r"huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound")
+# Nor is that of who a program itself asks, such as Kubernetes.
+_HUB = re.compile(
+    r"WebSocketBadStatus|huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound"
+)
 # Grammars of libraries and daemons, which serve no client.
 LIBRARIES = ("ray", "nccl", "ucx", "glog", "torch", "cann", "atb", "memfabric", "kernel", "slurm")
 # A client's JSON that is none, as the front door meets it.

@@ -59,6 +59,7 @@ WRAPPERS = tuple(
         rf"[.#=*]{{1,200}}{_SPOKEN}",  # what shows progress, without a break
         rf" +{_SPOKEN}|(?:> ?)+(?={_SPOKEN}|(?:INFO|WARNING|ERROR) \d\d-|[EWIF]\d{{4}} )",  # a quotation
         r"REHEARSAL:? +",
+        r"\*\*(?=[A-Za-z_][\w.]*(?:Error|Exception): )",  # what a person has set in bold
         # what pip shows of a compiler
         r" {2,12}(?=Killed *$|\S+\.(?:cuh?|cpp|cc|cxx|c|h|hpp):\d+(?::\d+)?: (?:fatal )?error: )",
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
@@ -134,7 +135,7 @@ SPEAKERS = tuple(
         r"\[rank(?P<torch>\d+)\]: ?",
         rf"\[(?P<time>(?:{_DAY} )?{_CLOCK}) {_PLACE}\] ",  # SGLang
         rf"\[ {_PLACE}\] ",
-        r"\[(?P<named>(?:[A-Z_]*[DTPEC]P\d+ ?)+)\] ",
+        r"\[(?:(?![A-Z_]*[DTPEC]P\d)[\w:./-]{1,24} )?(?P<named>(?:[A-Z_]*[DTPEC]P\d+ ?)+)\] ",
         r"\[gpu_?(?:id)?=(?P<local>\d+)\] ",  # SGLang 0.2
         r"(?P<our>rank (?P<torch>\d+)): ",
         r"node (?P<node>[A-Za-z0-9][\w.-]*): ",  # our jobs

@@ -34,6 +34,8 @@ from kimi_nb.diagnose.event_roles import Candidate, Role
 from kimi_nb.diagnose.events import Events
 from kimi_nb.diagnose.matching import Line, Match
 
+# How srun tells of what it ends by force, whoever cancelled the step.
+_ENDED = re.compile(r"^[\w.-]+: tasks? [\d,-]+: Killed$")
 _SHOWN = 5  # error lines that are kept of one rank
 _SOON = 60  # lines after which a program has ended
 _GOES_ON = 3  # answers, or batches, after which an engine has outlived an error
@@ -99,7 +101,9 @@ class Sight:
         if (section := log_sections.whose(line.text)) is not None:
             self.section = section
         match = matching.of(line, among)
-        if prefilter.STOPS.search(line.text):
+        stops = prefilter.STOPS.search(line.text)
+        # Before an engine serves, nobody ends its step who does not mean that it has failed.
+        if stops and (self.serves or "STEP" not in stops[0]):
             self._stops, self.stop = True, self.stop or line
         waits = match is not None and match.signature.waits
         event = None if waits else self._events.take(line, match)
@@ -112,7 +116,7 @@ class Sight:
             self._quiet = line.number
         else:
             self._past = True
-        if error:
+        if error and not self._stops:
             self._doubts, self._patience = _GOES_ON, _FAR
         if event is not None and match is None:
             self._unknown(line, event)
@@ -146,7 +150,7 @@ class Sight:
         event_ranks.label(self._events.all, self._events.ranks)
         for event in self._events.all:
             # An engine that is told to stop logs the same words as one whose core has died.
-            if event.stopped and event_roles.follows(event):
+            if event.stopped and (event_roles.follows(event) or _ENDED.search(event.said.text)):
                 event.harmless = "stopped"
             # A complaint is why a program ended only where it ended soon after, and never served.
             late = lines - event.first.number > _SOON
@@ -251,13 +255,14 @@ def _by_the_way(event: Event, serves: Line) -> bool:
 def _may_be_outlived(event: Event) -> bool:
     """Return whether an event is an error that ended nobody, as far as it tells.
 
-    An exception ends a process, but that of a task of the API server. What tells of a request that is
-    lost, or of another rank's end, is none.
+    An exception ends a process, but that of a task of the API server, and one that is shown below what
+    is no error. What tells of a request that is lost, or of another rank's end, is none.
     """
     ended = gravity.native(event.texts) or gravity.dies(event.texts)
     if event.matches or ended or event.said.level == "FATAL":
         return False
-    if (event.raised or event.frames) and not gravity.of_task(event.said):
+    goes_on = event.outlived and event.said.process and not event.said.level
+    if (event.raised or event.frames) and not (gravity.of_task(event.said) or goes_on):
         return False
     told = event_roles.of(event, "", None)
     moves = event.said.grammar in gravity.LIBRARIES or (

@@ -4,7 +4,7 @@ Example::
 
     name_fallbacks.name(events)  # what is last known: a task of srun, a number, a peer
 
-An engine is known by the number of its process, an actor of Ray by its number and its host, and one of
+An engine, or an actor, is known by the number of its process, one of Ray by its host too, and one of
 whom nothing is known by the address that it cannot reach.
 """
 
@@ -14,9 +14,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kimi_nb.diagnose import rank_words
+from kimi_nb.diagnose import gravity, rank_words
 from kimi_nb.diagnose.event import Event
 
+# Of whom there is one in a deployment.
+_SINGLE = ("APIServer", "ApiServer", "DPCoordinator", "router")
 # How srun tells of the end of one task.
 _TASK = re.compile(r"(?P<node>[\w.-]+): (?P<task>task \d+): Exited with")
 
@@ -26,9 +28,9 @@ def name(events: Sequence[Event]) -> None:
     _take_task(events)
     for event in events:
         number = event.said.process.rpartition("|")[2]
-        if event.rank is None and event.said.speaker == "EngineCore" and number.isdecimal():
+        if event.rank is None and _own_name(event) and number.isdecimal():
             event.rank = f"pid={number}"
-            event.label = f"EngineCore {event.rank}"
+            event.label = f"{event.said.speaker} {event.rank}"
         _number_actor(event)
         if event.rank is None and (peer := rank_words.peer_of(event.texts)):
             event.rank = event.label = f"ip={peer}"
@@ -42,6 +44,13 @@ def _take_task(events: Sequence[Event]) -> None:
         if task is not None and event.rank is None and not (event.remote or event.said.node):
             event.rank = event.label = task["task"]
             event.said = replace(event.said, node=task["node"])
+
+
+def _own_name(event: Event) -> bool:
+    """Return whether the number of its process tells it from others of its name."""
+    speaker = event.said.speaker
+    only = speaker in _SINGLE or event.said.grammar in gravity.LIBRARIES
+    return bool(speaker) and not only
 
 
 def _number_actor(event: Event) -> None:

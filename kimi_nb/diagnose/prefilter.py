@@ -42,7 +42,7 @@ ERRORS: tuple[str, ...] = (
     r"\d E \d+ \d+\] .*(?:[Ff]ailed to connect|exited immediately)",
     # SGLang writes no level.
     r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|[Ee]rror|timed out)",
-    r"Exception (?:ignored in|raised in creation task|in [A-Z]\w+:)|Received context async event|Root Cause \(first observed",
+    r"Exception (?:ignored in|raised in creation task|in [A-Z]\w+:)|--- Logging error ---|Received context async event|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
     "(?:NCCL|RCCL) WARN|UCX Fatal|Too many open files",
     r"^(?:slurmstepd|srun|sbatch|salloc)(?:-[\w.-]{1,80})?: (?:error|fatal): ",
@@ -67,7 +67,7 @@ RANKS = (
 SERVES = "Application startup complete"
 STOPS = re.compile(
     r"\[shutdown\]|Shutting down Ray distributed executor|Shutting down FastAPI HTTP server|received: stopping all ranks|"
-    r"kimi-nb down: job \d+"
+    r"kimi-nb down: job \d+|\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*"
 )
 # Colours between the start of a line and its first word.
 _START = r"^(?:\x1b\[[0-9;?]*[A-Za-z])*"

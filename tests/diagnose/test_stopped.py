@@ -132,6 +132,16 @@ def test_a_job_that_down_cancelled_has_not_failed(tmp_path):
     assert found.ok and not found.unknown, found.first
 
 
+def test_a_step_that_is_ended_once_it_has_served_has_not_failed(tmp_path):
+    killed = (*TASKS[:1], "srun: error: n1: task 0: Killed")
+    assert of_job(tmp_path, *SERVES, STEP, *killed).ok
+
+
+def test_a_step_that_is_ended_before_it_serves_is_told(tmp_path):
+    killed = (*TASKS[:1], "srun: error: n1: task 0: Killed")
+    assert not of_job(tmp_path, "INFO 11-22 05:49:00 [core.py:1] starts", STEP, *killed).ok
+
+
 @pytest.mark.parametrize("note", ["", NOTE.replace("14", "15")])
 def test_a_job_that_somebody_else_cancelled_is_told(note, tmp_path):
     found = of_job(tmp_path, *SERVES, STEP, *TASKS, CANCELLED, note=note)
