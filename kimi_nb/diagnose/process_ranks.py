@@ -89,7 +89,7 @@ class ProcessRanks:
             if found is not None:
                 told = found.groupdict()
                 if "node" in told:
-                    self._nodes.add(f"node-rank {told['node']}")
+                    self._nodes.add(f"node-rank={told['node']}")
                     return
                 if "own" in told:
                     self._actors.add(told["own"])
