@@ -192,6 +192,8 @@ def _role(event: Event, match: Match | None, death: bool) -> Role:
     if words("exit").search(said):
         return Role.EXIT
     root = event.root
+    if root is not None and root.type == "ChildFailedError":
+        return Role.WRAPPER
     if root is not None and (HOLLOW.search(root.type) or root.text.endswith(":")):
         return Role.GENERAL  # what was raised elsewhere, or stands below, is not seen
     if words("general").search(said) or (

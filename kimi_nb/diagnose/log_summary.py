@@ -36,6 +36,7 @@ from kimi_nb.diagnose.matching import Line, Match
 
 # How srun tells of what it ends by force, whoever cancelled the step.
 _ENDED = re.compile(r"^[\w.-]+: tasks? [\d,-]+: Killed$")
+_MISSING = "program-missing"  # the signature of what a shell did not find
 _SHOWN = 5  # error lines that are kept of one rank
 _SOON = 60  # lines after which a program has ended
 _GOES_ON = 3  # answers, or batches, after which an engine has outlived an error
@@ -154,7 +155,8 @@ class Sight:
                 event.harmless = "stopped"
             # A complaint is why a program ended only where it ended soon after, and never served.
             late = lines - event.first.number > _SOON
-            if _complains(event) and (self.serves or self.goes_on or late):
+            served = self.serves is not None or self.goes_on
+            if (_complains(event) and (served or late)) or (_misses(event) and served):
                 event.harmless = "served"
         self._served()
         if self._waits is not None and self._quiet == lines:
@@ -235,6 +237,11 @@ def _complains(event: Event) -> bool:
         and not gravity.native(event.said.text)
         and not (event.matches or event.raised)
     )
+
+
+def _misses(event: Event) -> bool:
+    """Return whether a shell did not find a program, which tells nothing once an engine serves."""
+    return bool(event.matches) and all(one.signature.id == _MISSING for one in event.matches)
 
 
 def _by_the_way(event: Event, serves: Line) -> bool:

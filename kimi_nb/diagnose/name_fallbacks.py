@@ -5,7 +5,7 @@ Example::
     name_fallbacks.name(events)  # what is last known: a task of srun, a number, a peer
 
 An engine, or an actor, is known by the number of its process, one of Ray by its host too, and one of
-whom nothing is known by the address that it cannot reach.
+whom nothing is known by the only host that a log names, or the address that it cannot reach.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ _TASK = re.compile(r"(?P<node>[\w.-]+): (?P<task>task \d+): Exited with")
 def name(events: Sequence[Event]) -> None:
     """Give the events, which stand in the order of the log, these names."""
     _take_task(events)
+    hosts = {event.said.node for event in events} - {""}
     for event in events:
         number = event.said.process.rpartition("|")[2]
         if event.rank is None and _own_name(event) and number.isdecimal():
             event.rank = f"pid={number}"
             event.label = f"{event.said.speaker} {event.rank}"
         _number_actor(event)
-        if event.rank is None and (peer := rank_words.peer_of(event.texts)):
+        if event.rank is None and not event.said.node and len(hosts) == 1:
+            event.said = replace(event.said, node=next(iter(hosts)))
+        elif event.rank is None and (peer := rank_words.peer_of(event.texts)):
             event.rank = event.label = f"ip={peer}"
 
 

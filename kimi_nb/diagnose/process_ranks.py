@@ -46,6 +46,7 @@ TITLED = re.compile(r"Process ([A-Z][\w-]*(?::\d+)?):\s*$")
 # How Ray names the actor in which an exception was raised, above its frames.
 ACTOR = re.compile(r"ray::\S+ (?:\[\d+m )?\(pid=\d+, ip=[\w.:]+")
 _TOLD = tuple(re.compile(one) for one in TOLD if "NVSHMEM" not in one)
+_ALONE = re.compile(r"\bworld[_ ]size[= ]1\b")  # who has the number that all such have
 # Words one of which each of them has.
 _WORDS = ("rank", "Rank", "device_id", "::", ":actor_name:", "stream closed")
 
@@ -100,7 +101,10 @@ class ProcessRanks:
                     self._single += pattern is _TOLD[1] and told["world"] == "1"
                 other = f"{told.get('host') or ''}||{told['pid']}" if "pid" in told else ""
                 rank = int(told["rank"]) if "rank" in told else _named(told)
-                self._note(other or said.process, int(told.get("world", 1)), rank)
+                # Who is alone in its group tells nothing by a number that all such have.
+                numbered = said.process.rpartition("|")[2].isdecimal()
+                if told.get("world") != "1" or not numbered:
+                    self._note(other or said.process, int(told.get("world", 1)), rank)
                 return
 
     def search(self, process: str, blocks: Iterable[bytes]) -> None:
@@ -110,7 +114,8 @@ class ProcessRanks:
             return
         for line in itertools.chain.from_iterable(_lines(block, number) for block in blocks):
             said = line_grammar.of(log_lines.plain(line.decode("utf-8", "replace")))
-            if said.rank is not None and _same_number(process, said.process):
+            alone = _ALONE.search(said.text)
+            if said.rank is not None and not alone and _same_number(process, said.process):
                 self._note(process, 0, said.rank)
                 return
 

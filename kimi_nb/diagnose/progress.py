@@ -10,7 +10,8 @@ They are many: only as many are looked for as are wanted.
 
 from __future__ import annotations
 
-_ASKED, _ANSWERED = b'"POST /v1/', b'" 200'  # as uvicorn tells of a request
+_ANSWERED = b'" 200'  # as uvicorn tells of a request
+_ASKED = (b'"POST /v1/', b'"POST /generate ')
 # How a line begins or goes on that shows work, and what shows that it is none.
 _WORK = (
     (b'"POST /', _ANSWERED, b""),  # also SGLang's /generate
@@ -26,12 +27,16 @@ def reply(block: bytes) -> int:
 
     It shows that the engine served where the line of its start is gone, as after a rotation.
     """
-    at = block.find(_ASKED)
+    return min((at for at in (_reply(block, one) for one in _ASKED) if at >= 0), default=-1)
+
+
+def _reply(block: bytes, asked: bytes) -> int:
+    at = block.find(asked)
     while at >= 0:
         end = block.find(b"\n", at)
         if _ANSWERED in block[at : end if end >= 0 else len(block)]:
             return block.rfind(b"\n", 0, at) + 1
-        at = block.find(_ASKED, end) if end >= 0 else -1
+        at = block.find(asked, end) if end >= 0 else -1
     return -1
 
 

@@ -67,3 +67,13 @@ def test_a_rank_that_never_served_beside_others_that_did(tmp_path):
 def test_a_failure_that_came_before_the_first_reply(tmp_path):
     text = "(EngineCore_DP0 pid=9) ERROR 11-22 05:40:00 [core.py:1136] RuntimeError: Worker failed with error 'x'"
     assert "at start" in cause(tmp_path, n1__rank_0=(START, text, COMPLETE, REPLY))
+
+
+def test_a_program_that_a_script_did_not_find_is_no_failure_once_an_engine_serves(tmp_path):
+    missing = "/srv/run.sh: line 9: npu-smi: command not found"
+    answer = 'INFO:     192.0.2.7:54412 - "POST /generate HTTP/1.1" 200 OK'
+    path = tmp_path / "router.log"
+    path.write_text(f"NPU info:\n{missing}\nDNS info:\n{answer}\n")
+    assert doctor.examine(path).ok
+    path.write_text(f"NPU info:\n{missing}\nDNS info:\n")
+    assert doctor.examine(path).first.signature == "program-missing"
