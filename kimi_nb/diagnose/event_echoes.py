@@ -40,16 +40,23 @@ def _outlived(found: Sequence[Candidate]) -> list[Candidate]:
         ends = one.event.root is not None or gravity.native(one.event.said.text)
         if one.role is Role.ROOT and ends:
             raised[event_times.process(one)] = one.event.first.number
-    return [
-        replace(one, role=Role.GENERAL)
-        if one.role is Role.ROOT
+    mild = [
+        one.role is Role.ROOT
         and one.event.outlived
         and one.event.root is None
         and one.event.said.grammar in ("vllm", "glog")
         and not (one.match or one.death)
-        and one.event.first.number < raised.get(event_times.process(one), 0)
-        else one
         for one in found
+    ]
+    # What one process outlived, others that say the same have outlived too.
+    said = {
+        one.event.said.text
+        for one, outlived in zip(found, mild, strict=True)
+        if outlived and one.event.first.number < raised.get(event_times.process(one), 0)
+    }
+    return [
+        replace(one, role=Role.GENERAL) if outlived and one.event.said.text in said else one
+        for one, outlived in zip(found, mild, strict=True)
     ]
 
 

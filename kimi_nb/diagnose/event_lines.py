@@ -102,7 +102,8 @@ def goes_on(event: Event, said: Said, line: Line) -> bool:
         return True
     if TRACEBACK.search(text):
         last = event.raised[-1] if event.raised else None
-        wordless = last is not None and not last.text and not event.moved_on
+        own = said.process == event.said.process
+        wordless = last is not None and not last.text and not event.moved_on and own
         group = last is not None and last.type.endswith("ExceptionGroup")
         group = group or (last is not None and last.text.endswith(":") and not event.moved_on)
         again = event.link or (event.inside and event.stack is None) or wordless or group

@@ -247,8 +247,11 @@ def _caller(event: Event, after: Sequence[Event], near: int = _NEAR) -> Event | 
         return None
     # What the engine itself logs, with its process, is of no other one.
     # NCCL names its process too, which is one of the engine's workers.
-    strict = event.said.grammar == "vllm" or (
-        event.said.grammar == "nccl" and "Worker" in later.said.speaker
+    actor = event.said.speaker and event.said.grammar not in _OF_LIBRARIES
+    strict = (
+        actor
+        or event.said.grammar == "vllm"
+        or (event.said.grammar == "nccl" and "Worker" in later.said.speaker)
     )
     if strict and not one_process(event.said, later.said):
         return None

@@ -69,7 +69,7 @@ class Events:
     def follow(self, line: Line) -> None:
         """Take a line of which the prefilter says nothing, after one that it has chosen."""
         said = line_grammar.of(line.text)
-        last = self._last
+        last = self._by_process.get(said.process, self._last) if said.process else self._last
         if said.calm and last is not None and said.process == last.said.process:
             last.outlived = True
         # A program that goes on explains nothing any more.

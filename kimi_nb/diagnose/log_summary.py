@@ -268,7 +268,7 @@ def _may_be_outlived(event: Event) -> bool:
     ended = gravity.native(event.texts) or gravity.dies(event.texts)
     if event.matches or ended or event.said.level == "FATAL":
         return False
-    goes_on = event.outlived and event.said.process and not event.said.level
+    goes_on = event.outlived and event.said.process
     if (event.raised or event.frames) and not (gravity.of_task(event.said) or goes_on):
         return False
     told = event_roles.of(event, "", None)

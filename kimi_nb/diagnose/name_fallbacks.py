@@ -26,6 +26,7 @@ _TASK = re.compile(r"(?P<node>[\w.-]+): (?P<task>task \d+): Exited with")
 def name(events: Sequence[Event]) -> None:
     """Give the events, which stand in the order of the log, these names."""
     _take_task(events)
+    _take_dead(events)
     hosts = {event.said.node for event in events} - {""}
     for event in events:
         number = event.said.process.rpartition("|")[2]
@@ -47,6 +48,15 @@ def _take_task(events: Sequence[Event]) -> None:
         if task is not None and event.rank is None and not (event.remote or event.said.node):
             event.rank = event.label = task["task"]
             event.said = replace(event.said, node=task["node"])
+
+
+def _take_dead(events: Sequence[Event]) -> None:
+    """Give who crashed without a name that of the only worker of which an engine says that it ended."""
+    told = {found for event in events if (found := rank_words.ended(event.said.text))}
+    for event in events:
+        crashed = gravity.dies(event.said.text) and not (event.said.process or event.remote)
+        if crashed and event.rank is None and len(told) == 1:
+            event.rank = event.label = next(iter(told))
 
 
 def _own_name(event: Event) -> bool:
