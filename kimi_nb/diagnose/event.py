@@ -49,7 +49,7 @@ class Raised:
     line: Line
     said: str
     link: str = ""  # how it came from the one before: "cause", "handling" or ""
-    frames: tuple[str, ...] = ()  # the files of its own innermost frames
+    frames: tuple[str, ...] = ()  # its own innermost frames, as an event has them
 
 
 def _tells_more(one: Raised, before: Raised) -> bool:
@@ -71,7 +71,7 @@ class Event:
         lines: The lines that tell of it, the announcement first; none of source code.
         said: The first line, taken apart.
         raised: The exceptions, in the order of the log.
-        frames: The files of the innermost frames, the innermost last.
+        frames: The innermost frames, "file:function", the innermost last.
         matches: What signatures know of its lines.
         harmless: Why it is no failure ("refused", "ignored", "stopped"), or "".
         stopped: Whether the program had been told to stop before.

@@ -262,8 +262,8 @@ def _by_the_way(event: Event, serves: Line) -> bool:
 def _may_be_outlived(event: Event) -> bool:
     """Return whether an event is an error that ended nobody, as far as it tells.
 
-    An exception ends a process, but that of a task of the API server, and one that is shown below what
-    is no error. What tells of a request that is lost, or of another rank's end, is none.
+    An exception ends a process, but that of a task of the API server, and one behind which its process
+    went on. What tells of a request that is lost, or of another rank's end, is none.
     """
     ended = gravity.native(event.texts) or gravity.dies(event.texts)
     if event.matches or ended or event.said.level == "FATAL":
