@@ -20,6 +20,7 @@ from kimi_nb.diagnose import (
     log_lines,
     log_summary,
     matching,
+    stopping,
 )
 from kimi_nb.diagnose.doctor_report import Finding, Report, Unknown
 from kimi_nb.diagnose.event_roles import Candidate
@@ -60,7 +61,7 @@ def of(
         _all_unknown([sight for _, sight in seen], placed),
         len(seen),
         size,
-        notes,
+        (*notes, *stopping.notes([sight for _, sight in seen])),
         any(sight.engine for _, sight in seen),
     )
 

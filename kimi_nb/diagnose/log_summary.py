@@ -199,6 +199,11 @@ class Sight:
         return [one for one in self._events.all if not one.harmless]
 
     @property
+    def stopped(self) -> list[Event]:
+        """The events that only followed from an order to stop."""
+        return [one for one in self._events.all if one.harmless == "stopped"]
+
+    @property
     def matches(self) -> list[Match]:
         """What signatures match, without repetitions."""
         found: dict[tuple[Any, ...], Match] = {}

@@ -21,6 +21,7 @@ from kimi_nb.diagnose.matching import Line
 
 _RECEIVED = "received: stopping all ranks"  # by a launcher (data/bundle/launch_online_dp.py)
 _NOTE = re.compile(r"kimi-nb down: job (\d+)")
+_CANCELLED = "job-cancelled"  # the signature of what scancel leaves
 _JOB = re.compile(r"\b(?:JOB |JobId=|STEP )(\d+)")
 _FILE = re.compile(r"\.(\d+)\.(?:[\w-]+\.)?(?:out|err)\b")  # NAME.JOB.err, NAME.JOB.TASK.err
 _TERMINATED = ("signal SIGTERM", "exit code 143")
@@ -36,14 +37,24 @@ class Seen(Protocol):
     def events(self) -> Sequence[Event]:
         """The events that are no harmless ones."""
 
+    @property
+    def stopped(self) -> Sequence[Event]:
+        """The events that only followed from an order to stop."""
+
 
 def forgiven(order: Sequence[Candidate], seen: Sequence[Seen]) -> list[Candidate]:
-    """Return the events of ``order`` that followed from an order to stop, in the logs ``seen``."""
-    stops = [one.stop for one in seen if one.stop is not None]
-    jobs = {found[1] for stop in stops if (found := _NOTE.search(stop.text))}
-    cancelled = [one for one in order if _job(one) in jobs]
-    rest = [one for one in order if _job(one) not in jobs]
-    given = _orders(rest, seen)
+    """Return the events of ``order`` that followed from an order to stop, in the logs ``seen``.
+
+    `scancel` is one where an engine has served: whose job failed has errors before it.
+    """
+    served = any(one.serves for one in seen)
+    by_hand = [one for one in order if served and _is_cancelled(one)]
+    jobs = _asked(seen) | {_job(one) for one in by_hand}
+    files = {one.line.file for one in by_hand}
+    told = [_job(one) in jobs or (_of_slurm(one) and one.line.file in files) for one in order]
+    cancelled = [one for one, mine in zip(order, told, strict=True) if mine]
+    rest = [one for one, mine in zip(order, told, strict=True) if not mine]
+    given = [*_orders(rest, seen), *(one.line for one in by_hand)]
     lost = {followers.who(one) for one in rest if one.role is Role.CASCADE}
     if not rest or not given or not all(_follows(one, lost) for one in rest):
         return cancelled
@@ -52,11 +63,39 @@ def forgiven(order: Sequence[Candidate], seen: Sequence[Seen]) -> list[Candidate
     return [*order] if late and not _silent(rest, seen) else cancelled
 
 
+def notes(seen: Sequence[Seen]) -> tuple[str, ...]:
+    """Return a note for each job that somebody cancelled once its engine had served."""
+    asked = _asked(seen)
+    jobs: dict[str, None] = {}
+    for event in (event for one in seen for event in one.stopped):
+        if any(match.signature.id == _CANCELLED for match in event.matches):
+            found = _JOB.search(event.first.text)
+            if not found or found[1] not in asked:
+                jobs.setdefault(f"job {found[1]}" if found else "a job")
+    return tuple(
+        f"{job} was cancelled (scancel) after its engine had served: no failure. If it was not you, "
+        "ask the cluster's administrators"
+        for job in jobs
+    )
+
+
+def _asked(seen: Sequence[Seen]) -> set[str]:
+    """Return the jobs that `kimi-nb down` has cancelled."""
+    stops = [one.stop for one in seen if one.stop is not None]
+    return {found[1] for stop in stops if (found := _NOTE.search(stop.text))}
+
+
+def _of_slurm(one: Candidate) -> bool:
+    return one.event.said.grammar == "slurm"
+
+
+def _is_cancelled(one: Candidate) -> bool:
+    return one.match is not None and one.match.signature.id == _CANCELLED
+
+
 def _job(one: Candidate) -> str:
     """Return the number of the job that SLURM tells to have ended, or ""."""
-    if one.event.said.grammar != "slurm" and not (
-        one.match is not None and one.match.signature.id == "job-cancelled"
-    ):
+    if not (_of_slurm(one) or _is_cancelled(one)):
         return ""
     found = _JOB.search(one.event.first.text) or _FILE.search(one.event.first.file)
     return found[1] if found else ""

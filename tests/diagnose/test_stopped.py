@@ -143,6 +143,30 @@ def test_a_step_that_is_ended_before_it_serves_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("note", ["", NOTE.replace("14", "15")])
-def test_a_job_that_somebody_else_cancelled_is_told(note, tmp_path):
+def test_a_job_that_somebody_else_cancels_once_it_has_served_is_noted(note, tmp_path):
     found = of_job(tmp_path, *SERVES, STEP, *TASKS, CANCELLED, note=note)
-    assert found.first.signature == "job-cancelled" and not found.also, found
+    assert found.ok and not (found.also or found.cascade or found.unknown), found
+    (said,) = found.notes
+    assert said.startswith("job 14 was cancelled (scancel) after its engine had served")
+
+
+def test_a_job_that_down_cancelled_is_not_noted(tmp_path):
+    assert not of_job(tmp_path, *SERVES, CANCELLED, STEP, *TASKS, note=NOTE).notes
+
+
+@pytest.mark.parametrize("note", ["", NOTE.replace("14", "15")])
+def test_a_job_that_somebody_else_cancels_before_it_serves_is_told(note, tmp_path):
+    found = of_job(tmp_path, SERVES[0], STEP, *TASKS, CANCELLED, note=note)
+    assert found.first.signature == "job-cancelled" and not (found.also or found.notes), found
+
+
+def test_who_cancels_a_job_that_failed_does_not_hide_why(tmp_path):
+    text = "RuntimeError: NPU out of memory. Tried to allocate 2 GiB"
+    oom = f"(EngineCore_DP17 pid=9) ERROR 11-22 05:49:00 [core.py:1136] {text}"
+    found = of_job(tmp_path, *SERVES, oom, STEP, *TASKS, CANCELLED)
+    assert found.first.signature == "out-of-memory" and not found.also, found
+
+
+def test_a_job_whose_engine_served_on_another_node_is_cancelled_by_hand(tmp_path):
+    found = examined(tmp_path, n1_0=SERVES, n2=(CANCELLED, *TASKS))
+    assert found.ok and len(found.notes) == 1, found
