@@ -77,6 +77,8 @@ def of(match: Match, engines: Engines, when: str) -> Blame:
         if engine is not None:
             node, rank = engine.node, _whole_rank(engine, int(found["rank"]))
     node = found.get("pod", node)
+    if any(engine.node == found.get("node") for engine in engines):
+        node = found["node"]
     if rank is None:
         rank = only(engines, node, kind)
     inside = [one for one in engines if one.node == node] if signature.id.startswith(_POD) else []

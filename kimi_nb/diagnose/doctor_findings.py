@@ -179,7 +179,9 @@ def _first(
     else:
         found = _unknown(guilty, told, placed)
     named = guilty.event.rank if guilty.event.rank is not None else guilty.rank
-    of_node = found.node != guilty.node or attribution.of_node(found.kind)
+    # SLURM tells of a whole node, but where srun names the task.
+    task = guilty.event.said.grammar == "slurm" and guilty.event.rank is not None
+    of_node = found.node != guilty.node or (attribution.of_node(found.kind) and not task)
     if found.rank is not None or not of_node:
         found = replace(found, rank=_name(found.rank, named, guilty.line, placed))
     if guilty.accused is not None:

@@ -226,8 +226,8 @@ NATIVE = tuple(
         (
             "slurm",
             r"(?P<who>slurmstepd|srun|sbatch|salloc)(?:-(?P<host>[\w.-]+))?: (?P<level>error|fatal): "
-            r"(?=(?:(?:\*\*\* (?:JOB|STEP) \S+ ON )?(?P<node>[\w.-]+)"
-            r"(?:: tasks? (?:(?P<task>\d+):)?| CANCELLED AT))?)",
+            r"(?=(?:(?:\*\*\* (?:JOB|STEP) \S+ ON |(?P<lost>Node failure on ))?(?P<node>[\w.-]+)"
+            r"(?(lost)|(?:: tasks? (?:(?P<task>\d+):)?| CANCELLED AT)))?)",
         ),
         (
             "ccl",

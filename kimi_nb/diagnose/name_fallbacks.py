@@ -19,8 +19,10 @@ from kimi_nb.diagnose.event import Event
 
 # Of whom there is one in a deployment.
 _SINGLE = ("APIServer", "ApiServer", "DPCoordinator", "router")
-# How srun tells of the end of one task.
-_TASK = re.compile(r"(?P<node>[\w.-]+): (?P<task>task \d+): Exited with")
+# How srun tells of the end of one task by itself; who is "Killed" may be one that srun ended.
+_TASK = re.compile(
+    r"(?P<node>[\w.-]+): task (?P<task>\d+): (?:Exited with|Out Of Memory|Segmentation fault|Aborted|Bus error)"
+)
 
 
 def name(events: Sequence[Event]) -> None:
@@ -46,7 +48,7 @@ def _take_task(events: Sequence[Event]) -> None:
     at, task = next(((at, task) for at, task in ended if task is not None), (0, None))
     for event in events[:at]:
         if task is not None and event.rank is None and not (event.remote or event.said.node):
-            event.rank = event.label = task["task"]
+            event.rank, event.label = int(task["task"]), f"task {task['task']}"
             event.said = replace(event.said, node=task["node"])
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from kimi_nb.diagnose import doctor
+from kimi_nb.diagnose import doctor, rank_places
+from kimi_nb.plan import build
 
 DESCRIBED = """\
 Name:             kimi-decode-0
@@ -309,3 +310,39 @@ def test_a_job_that_was_cancelled_is_of_its_host(tmp_path):
     )
     first = doctor.examine(path).first
     assert first is not None and first.node == "gpuh05" and first.signature == "job-time-limit"
+
+
+@pytest.mark.parametrize(
+    ("lines", "node", "rank"),
+    [
+        (("srun: error: Node failure on n3",), "n3", None),
+        (("srun: error: n7: task 3: Out Of Memory",), "n7", 3),
+        (
+            (
+                "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0. Some of the step tasks "
+                "have been OOM Killed.",
+                "srun: error: n7: task 3: Out Of Memory",
+                "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-22T05:49:02 ***",
+            ),
+            "n7",
+            3,
+        ),
+        (("srun: error: n7: task 3: Segmentation fault (core dumped)",), "n7", 3),
+        (("srun: error: Unable to create step for job 7: Memory required",), "slurm-7.out", None),
+    ],
+)
+def test_what_slurm_names_is_named(lines, node, rank, tmp_path):
+    path = tmp_path / "slurm-7.out"
+    path.write_text("\n".join(lines) + "\n")
+    first = doctor.examine(path).first
+    assert first is not None and (first.node, first.rank) == (node, rank), first
+
+
+def test_a_node_that_fails_is_that_of_the_plan_which_slurm_names(tmp_path):
+    plan = build.plan("k2.5", "a3", layout="pd")
+    nodes = rank_places.of(plan).nodes
+    path = tmp_path / "logs" / nodes[0] / "vllm_kimi.7.err"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"srun: error: Node failure on {nodes[1]}\n")
+    first = doctor.examine(path, plan).first
+    assert first is not None and (first.node, first.rank) == (nodes[1], None), first
