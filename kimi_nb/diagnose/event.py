@@ -135,7 +135,8 @@ class Event:
         if self.root is not None and (self.root.text or not self.matches):
             if _NPU_ABOVE.match(self.root.text) and self.said.grammar in ("atb", "cann"):
                 return self.lines[0]
-            hollow, coded = NPU_HEADS.match(self.root.text), _HCCL_CODE.search(self.root.text)
+            hollow = NPU_HEADS.match(self.root.text) or _NPU_ABOVE.match(self.root.text)
+            coded = _HCCL_CODE.search(self.root.text)
             below = self._below(self.root.line) if hollow or coded else None
             telling = below is not None and (hollow or _NPU_TELLS.search(below.text))
             return below if below is not None and telling else self.root.line

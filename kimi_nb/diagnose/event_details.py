@@ -42,7 +42,7 @@ _ACTOR = re.compile(
 # A failed call of the NPU, and what CANN prints below it.
 _NPU_CALL = re.compile(
     r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"
-    r"ACL \w+ \w+ failed|call aclnn\w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
+    r"[Ii]nner error is reported as above|ACL \w+ \w+ failed|call aclnn\w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
 )
 CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}(?:: |\[PID: )|\[PID: \d+\] ")
 

@@ -14,7 +14,7 @@ from kimi_nb.diagnose.event import HOLLOW, Event, Raised
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line
 
-MOST = 400  # lines of one traceback, its chain included
+MOST = 800  # lines of one traceback, its chain included
 NEAR = 3  # lines between an announcement and its traceback
 _DETAILS = 12  # lines that are kept of an event
 

@@ -114,3 +114,27 @@ def test_a_process_that_is_killed_long_after_an_error_was_killed_for_another_rea
         tmp_path, "[2026-11-22 05:49:33] [ERROR] the spans were not sent", *quiet, "Killed"
     ).first
     assert first is not None and first.text == "Killed"
+
+
+def test_a_chain_of_hundreds_of_frames_is_of_one_process(tmp_path):
+    """As a compiler that fails while graphs are captured leaves it."""
+    frames = ['  File "/opt/torch/_inductor/graph.py", line 9, in run', "    self.run()"] * 150
+    ours = [
+        '  File "/opt/sglang/srt/model_executor/cuda_graph_runner.py", line 298, in __init__'
+    ] * 150
+    first = examined(
+        tmp_path,
+        "[2026-11-22 05:49:31 TP3] Scheduler hit an exception: Traceback (most recent call last):",
+        *frames,
+        "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:",
+        "OutOfResources: out of resource: shared memory, Required: 196608, Hardware limit: 65536.",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        *ours,
+        "Exception: Capture cuda graph failed: backend='inductor' raised:",
+        "[2026-11-22 05:49:31] Received sigquit from a child process.",
+    ).first
+    assert first is not None
+    assert (first.rank, first.component, first.exception) == ("TP3", "jit", "BackendCompilerFailed")
