@@ -140,12 +140,18 @@ class _Supervisor:
         self._stop(None)
 
     def _stop(self, roots: Sequence[int] | None) -> None:
-        """End the processes ``roots`` and those below them, None: all. SIGTERM, then SIGKILL."""
+        """End the processes ``roots`` and those below them, None: all. SIGTERM, then SIGKILL.
+
+        Of all programs the last is told first: who needs another one was started after it, and is to
+        end because it is told to, not because that one has gone.
+        """
         known: dict[psutil.Process, None] = {}
         for number, wait in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
             end = time.monotonic() + wait
             while time.monotonic() < end:
                 found = _below(roots)
+                if roots is None:
+                    found = [*dict.fromkeys([*_below([*reversed(self.children)]), *found])]
                 # A parent first: it is stopped, and does not see its children fail.
                 for process in found:
                     if number == signal.SIGKILL or process not in known:

@@ -376,3 +376,17 @@ def test_without_a_caller_events_go_nowhere(one, monkeypatch):
 
     monkeypatch.setattr(supervisor.os, "write", gone)
     one._tell(event="stopped")
+
+
+def test_what_was_started_last_is_told_first_to_end(one, tmp_path, monkeypatch):
+    """Who needs another program was started after it, and must not see that one end."""
+    pids = [start(one, tmp_path, name, f"|{SPINS}; wait") for name in "abc"]
+    sent = []
+    signals = supervisor._signal
+    monkeypatch.setattr(
+        supervisor,
+        "_signal",
+        lambda process, number: (sent.append(process.pid), signals(process, number)),
+    )
+    one._obey({"do": "stop", "name": None})
+    assert [pid for pid in sent if pid in pids][:3] == pids[::-1]
