@@ -25,6 +25,7 @@ __all__ = ["SAMPLE", "Finding", "Report", "examine"]
 # The logs of a rehearsal in which a rank runs out of memory.
 SAMPLE = paths.DATA / "diagnose" / "sample_logs"
 _AT_ONCE = min(4, os.cpu_count() or 1)  # logs that are read at the same time
+_KEPT = 16 << 20  # bytes; is never touched
 _TOLD = 8  # names that are listed in a sentence
 
 
@@ -41,6 +42,9 @@ def examine(
     where = rank_places.of(plan)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     logs = log_sources.sources(given, where)
+    # Memory of this size that was freed once makes glibc keep that of the blocks, instead of giving
+    # each back to the system, which fills the next one with zeros.
+    bytes(_KEPT)
     # Hyperscan releases the GIL, so that several logs can be searched in parallel.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         read = list(pool.map(log_reader.read, logs))

@@ -23,17 +23,15 @@ HEADS = (
     r"\w@[\w.-]{1,64}[:~ ][^$#\n]{0,80}[$#] ?\w",
     rf"^(?:[#+>] )?(?:sudo )?{_TOOLS} [^\n]{{0,200}}\b(?:logs?|describe|exec|attach|tail|cat)\b",
     r"^==> [^\n]{1,200} <==",
-    r"^[=#*-]{3,} ?[A-Za-z0-9]",  # a heading, whose end would take long to look for
+    r"^(?:={3,}|-{3,}|#{3,}|\*{3,}) ?[A-Za-z0-9]",  # a heading; its end would take long to look for
     r"^[\w.-]{1,80} \| (?:FAILED|CHANGED|SUCCESS|UNREACHABLE!) (?:\||=>) ",
 )
 _HOST = re.compile(r"(?:\([\w.-]+\) ?)?[\[(]?[\w.-]+@(?P<host>[\w.-]+)")
-_TITLE = (
-    r"[=#*-]{3,} ?(?:(?:rank|node|worker|host|pod)[ :]{1,2})?[A-Za-z0-9][\w./-]{0,80} ?[=#*-]{3,}$"
-)
+_TITLE = r"(?:={3,}|-{3,}|#{3,}|\*{3,}) ?(?:(?:rank|node|worker|host|pod)[ :]{1,2})?[A-Za-z0-9][\w./-]{0,80} ?[=#*-]{3,}$"
 _HEADS = tuple(map(re.compile, (rf"^{_PROMPT}\w", *HEADS[2:4], _TITLE, HEADS[5])))
 # A heading, of which only a number tells that it names one of several, and what Ansible puts above.
 _HEADING = re.compile(
-    r"[=#*-]{3,} ?(?:(?:node|worker|host|pod)[ :]{1,2})?(?P<name>\w[^=#*]*?) ?[=#*-]{3,}$"
+    r"(?:={3,}|-{3,}|#{3,}|\*{3,}) ?(?:(?:node|worker|host|pod)[ :]{1,2})?(?P<name>\w[^=#*]*?) ?[=#*-]{3,}$"
 )
 _ANSIBLE = re.compile(r"(?P<name>[\w.-]{1,80}) \| [A-Z]")
 _FILE = re.compile(r"^==> (?P<path>[^\n]{1,200}) <==")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Known = Collection[int]  # indices of signatures
 _GROUP = re.compile(r"\(\?P<\w+>")
+# What may stand at the start of a line: where a pattern is only looked for it is not needed, and slow.
+_OPTIONAL = re.compile(r"^\^(?:\(\?:[^()]*\)\?)+")
 _BEGIN = re.compile(r"(?<![\[\\])\^")
 # Repeated characters at the start: of a pattern that is looked for anywhere one is enough.
 _REPEATED = re.compile(r"^(\\[SwW]|\[[^]]+\])\+")
@@ -144,7 +146,7 @@ def _first_of_ranks() -> int:
 
 
 def _unnamed(pattern: str) -> str:
-    return _GROUP.sub("(?:", pattern)
+    return _OPTIONAL.sub("", _GROUP.sub("(?:", pattern))
 
 
 def prepare() -> None:
