@@ -25,7 +25,7 @@ __all__ = ["SAMPLE", "Finding", "Report", "examine"]
 # The logs of a rehearsal in which a rank runs out of memory.
 SAMPLE = paths.DATA / "diagnose" / "sample_logs"
 _AT_ONCE = min(4, os.cpu_count() or 1)  # logs that are read at the same time
-_KEPT = 16 << 20  # bytes; is never touched
+_KEPT = 4 << 20  # bytes; is never touched
 _TOLD = 8  # names that are listed in a sentence
 
 

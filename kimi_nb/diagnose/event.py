@@ -30,6 +30,7 @@ _NPU_TELLS = re.compile(r"\bE[A-Z](?!9999)\d{4}\b")
 _NPU_ABOVE = re.compile(r"The [Ii]nner error is reported as above")
 # Why an actor of Ray died, which stands below its names.
 _WHY_DEAD = re.compile(r"\s*The actor is dead because (?:its worker process|its node|the )")
+_MISSING = re.compile(r"No module named '([\w.]+)'")
 # An error of the system that names nothing.
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")
 # What an exception says only of others: the next one in the chain is the one that counts.
@@ -53,7 +54,13 @@ class Raised:
 
 
 def _tells_more(one: Raised, before: Raised) -> bool:
-    """Return whether an exception says where, or why, of which the one before says only what."""
+    """Return whether an exception says where, or why, of which the one before says only what.
+
+    A package that a program can do without is none: what it calls instead fails by itself.
+    """
+    if one.link == "handling" and (missing := _MISSING.fullmatch(before.text)) is not None:
+        elsewhere = bool(one.frames) and one.frames[-1] not in before.frames
+        return elsewhere and missing[1].partition(".")[0] not in one.text
     if one.link == "cause":
         return bool(_HUB_TELLS.fullmatch(one.type)) and before.type in (
             "HTTPError",

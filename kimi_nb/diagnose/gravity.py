@@ -31,7 +31,7 @@ _DETAIL = re.compile(
 )
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
-    r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|duplicate|wrong|invalid|corrupt|no POLLOUT|status=[1-9]",
+    r"fail|error|errno|no route|closed by|abort|timed? ?out|exceeded|refused|unreachable|mismatch|duplicate|wrong|invalid|corrupt|no POLLOUT|status=[1-9]|got completion from peer",
     re.IGNORECASE,
 )
 # The border, or a row, of a table, with which CANN shows what it says below.

@@ -27,10 +27,11 @@ _NODES = tuple(one for one in WRAPPERS if "node" in one.groupindex or "task" in 
 _TIME = (
     r"(?:(?:[A-Z][a-z]{2} +\d{1,2}|\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\d\d(?:/\d{4})?)[T -]?)?"
     r"\d\d:\d\d:\d\d(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\b1[5-9]\d{8}(?:\d{3}){0,3}\b"  # seconds of the epoch, or parts of them
 )
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _VARIES = re.compile(rf"(?P<time>{_TIME})|(?P<level>\b{_LEVEL}\b)|(?P<number>\d+)|(?P<space>\s+)")
-_FORMS = {"time": _TIME, "level": _LEVEL, "number": r"(\d+)", "space": r"\s+"}
+_FORMS = {"time": f"(?:{_TIME})", "level": _LEVEL, "number": r"(\d+)", "space": r"\s+"}
 _END = re.compile(r"(?<=[\s:|>\])])(?=\S)|(?<=[\s|>\]])")  # where it may end
 # Programs whose lines begin as no others do.
 _STRICT = (
