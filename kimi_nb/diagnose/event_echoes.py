@@ -48,11 +48,17 @@ def _outlived(found: Sequence[Candidate]) -> list[Candidate]:
         and not (one.match or one.death)
         for one in found
     ]
+
+    def ended(one: Candidate) -> int:
+        *log, _ = mine = event_times.process(one)
+        # What a program without a name says may have ended any process of its log.
+        return max(raised.get(mine, 0), raised.get((*log, ""), 0))
+
     # What one process outlived, others that say the same have outlived too.
     said = {
         one.event.said.text
         for one, outlived in zip(found, mild, strict=True)
-        if outlived and one.event.first.number < raised.get(event_times.process(one), 0)
+        if outlived and one.event.first.number < ended(one)
     }
     return [
         replace(one, role=Role.GENERAL) if outlived and one.event.said.text in said else one

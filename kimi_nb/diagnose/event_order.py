@@ -10,10 +10,13 @@ says whom a collective that timed out accuses).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from kimi_nb.diagnose import event_echoes, event_times, gravity, line_grammar
 from kimi_nb.diagnose.event_roles import Candidate, Role, words
+
+_SOON = 60.0  # seconds after the end of a process in which its log tells why
 
 
 def ordered(found: Sequence[Candidate]) -> list[Candidate]:
@@ -40,6 +43,11 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         one = kept[at]
         return (one.rank is None, one.rank if one.rank is not None else 0)
 
+    def told_by(at: int) -> list[Candidate]:
+        # What others say long after a process died is no reason for it.
+        late = _seconds(when[at]) + _SOON
+        return [one for one, time in zip(kept, when, strict=True) if _seconds(time) <= late]
+
     def weight(at: int) -> tuple[object, ...]:
         one = kept[at]
         untimed = one.death and not one.event.first.time
@@ -53,7 +61,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
             ),
             # A death explains what happened where nothing else does; it is no rival to a cause that
             # its own log tells, unless its time says that it came before.
-            one.death and firm and (untimed or _explained(one, kept)),
+            one.death and firm and (untimed or _explained(one, told_by(at))),
             again[at] and _key(one) in told,
             begun[event_times.process(one)],
             when[at],
@@ -71,6 +79,17 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         return (weights[at], places[weights[at], first.file], first.file, first.number)
 
     return [kept[at] for at in sorted(range(len(kept)), key=order)]
+
+
+def _seconds(time: str) -> float:
+    """Return a time of `matching.times` as a number, months as if they all had 31 days."""
+    if len(time) < len("12-31 23:59:59"):
+        return math.inf
+    day, _, clock = time.partition(" ")
+    month, _, of_month = day.partition("-")
+    hours, minutes, seconds = clock.split(":")
+    days = int(month) * 31 + int(of_month)
+    return ((days * 24 + int(hours)) * 60 + int(minutes)) * 60 + float(seconds)
 
 
 def _breaks(one: Candidate) -> bool:

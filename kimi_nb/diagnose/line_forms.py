@@ -71,7 +71,10 @@ WRAPPERS = tuple(
         r"\{[^{}]{0,200}\"pod(?:_name)?\": ?\"(?P<node>[\w.-]+)\"[^{}]{0,200}\} (?=\S| )",  # loki
         r" *\| (?=[\[(]|(?:INFO|WARNING|ERROR) \d\d-)",  # a console that leaves out whose line it is
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
-        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d)",
+        # CI, and containers with --timestamps
+        rf"{_DAY}T\d\d:\d\d:\d\d\.\d{{7}}(?:\d\d)?Z ",
+        rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-|[\w.-]+:\d+:\d+ \[\d|"
+        r"Traceback|terminate called|Fatal Python|[A-Za-z_][\w.]*(?:Error|Exception)\b)",
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d)\t|\[{_DAY}T{_CLOCK}Z\] ",  # collectors, CI
         rf"{_DAY} {_CLOCK} \| (?:{_LEVELS}) \| std(?:err|out) \| ",  # FastChat
         # a program that logs what an engine says, as "TIME - name - INFO - " or "TIME [Info] (name) "
@@ -255,6 +258,7 @@ NATIVE = tuple(
             "nginx",
             rf"{_DAY} {_CLOCK} \[(?P<level>error|crit|alert|emerg|warn|notice|info)\] \d+#\d+: (?:\*\d+ )?",
         ),
+        ("bracketed", rf"\[{_DAY} {_CLOCK}\]\[[A-Z]\w*\]\[(?P<level>[TDIWEF])\] "),
         ("bracketed", rf"\[{_DAY} {_CLOCK}\]\[(?P<source>[\w./-]+:\d+)\]\[{_LEVEL}\]:? "),
         (
             "hami",
