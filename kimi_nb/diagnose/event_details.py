@@ -57,7 +57,8 @@ _ANNOUNCES = re.compile(r"\bhit an exception:? *$")
 
 def announces(before: Said, said: Said) -> bool:
     """Return whether a line without a process or level goes on with what another one announced."""
-    return not (said.process or said.level) and bool(_ANNOUNCES.search(before.text))
+    bare = said.unnamed and not said.level and said.node in ("", before.node)
+    return bare and bool(_ANNOUNCES.search(before.text))
 
 
 def ends(event: Event) -> bool:

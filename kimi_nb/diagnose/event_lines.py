@@ -159,7 +159,7 @@ def source_code(said: Said) -> bool:
 
 def _wrapped(event: Event, said: Said) -> bool:
     """Return whether a line is the rest of one that was too long for a terminal."""
-    bare = bool(event.said.process) and not (said.process or said.level)
+    bare = not event.said.unnamed and said.unnamed and not said.level
     return bare and not gravity.reports_error(said)
 
 
@@ -195,7 +195,7 @@ def _explains(event: Event, said: Said, line: Line) -> bool:
         return True
     # A record of many lines, each of which the engine gives the same beginning.
     record = said.grammar == "vllm" and said.source == event.said.source
-    if said.calm or (said.level and not said.process and not record):
+    if said.calm or (said.level and said.unnamed and not record):
         return False
     # What Ray passes on says itself, below, what it is.
     if not event.raised or HOLLOW.search(event.raised[-1].type):

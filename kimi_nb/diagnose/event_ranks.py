@@ -285,7 +285,7 @@ def _titles(event: Event) -> tuple[str, ...]:
 
 def _unnamed(event: Event) -> bool:
     """Return whether nothing is told of the process that says an event, nor of another that it names."""
-    return not (event.said.process or event.said.speaker or event.remote)
+    return event.said.unnamed and not (event.said.speaker or event.remote)
 
 
 def _by_host(event: Event) -> bool:
@@ -295,7 +295,7 @@ def _by_host(event: Event) -> bool:
 
 def _number(event: Event) -> str:
     """Return what tells its process from others, without the host that a library names beside."""
-    return event.said.process.rpartition("|")[2]
+    return "" if event.said.unnamed else event.said.process.rpartition("|")[2]
 
 
 def _pids(event: Event) -> Sequence[str]:

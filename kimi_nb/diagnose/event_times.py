@@ -55,4 +55,6 @@ def begun(found: Sequence[Candidate], when: Sequence[str]) -> dict[tuple[str, ..
 def process(one: Candidate) -> tuple[str, ...]:
     """Return what tells the process of an event from all others."""
     # A library names the host beside the number of the process that it is in.
-    return one.node, one.event.first.file, one.event.said.process.rpartition("|")[2]
+    said = one.event.said
+    number = "" if said.unnamed else said.process.rpartition("|")[2]
+    return one.node, one.event.first.file, number

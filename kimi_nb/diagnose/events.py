@@ -127,7 +127,7 @@ class Events:
         """Name the process of the errors above, which only this line of the same library tells."""
         for event in self.all:
             near = line.number - event.first.number <= _BELOW
-            if near and "nvshmem" in event.texts and event.rank is None and not event.said.process:
+            if near and "nvshmem" in event.texts and event.rank is None and event.said.unnamed:
                 event.rank, event.label = said.rank, said.label
                 event.said = replace(event.said, process=said.process, node=said.node)
 
@@ -213,7 +213,7 @@ class Events:
             pid = lost["pid"] or lost["killed"] or lost["lost"] or lost["fault"] or lost["died"]
             event.remote = f"|{lost['ip'] or ''}|{pid}"
         event_details.place_actor(event, said.text)
-        if self._actor is not None and line.number - self._actor[1] <= _FAR and not said.process:
+        if self._actor is not None and line.number - self._actor[1] <= _FAR and said.unnamed:
             event_details.place_actor(event, self._actor[0])
         event.harmless = gravity.why_harmless(said)
         opened = event_lines.TRACEBACK.search(said.text) if "\n" not in said.text else None
@@ -244,7 +244,7 @@ class Events:
             event.lines.append(line)
             if event.rank is None:
                 event.rank, event.label = said.rank, said.label
-            if not event.said.process:  # announced by who only waits for it
+            if event.said.unnamed:  # announced by who only waits for it
                 event.said = replace(event.said, process=said.process, speaker=said.speaker)
         else:
             self.all.append(event)
@@ -275,7 +275,7 @@ class Events:
             return
         name, at = self._titled
         logged = self._last is not None and self._last.first.number > at
-        near = event_lines.MOST if logged and not (said.process or said.level) else 1
+        near = event_lines.MOST if logged and said.unnamed and not said.level else 1
         if line.number - at > near:
             return
         self._titled = None

@@ -82,6 +82,11 @@ class Said:
     thread: str = ""
 
     @property
+    def unnamed(self) -> bool:
+        """Whether nothing tells its process, but at most its node."""
+        return not self.process or self.process.endswith("||None")
+
+    @property
     def calm(self) -> bool:
         """Whether its level is below error, so that it is no cause."""
         return self.level in CALM
@@ -255,6 +260,8 @@ def own(line: str) -> str:
 
     >>> own("Loading weights:  50%|##  | 1/2 [00:01<00:01](Worker_TP1 pid=9) ERROR no")
     '(Worker_TP1 pid=9) ERROR no'
+    >>> own("vllm-1  | Loading weights:  50%|##  | 1/2 [00:01<00:01](Worker_TP1 pid=9) ERROR no")
+    'vllm-1  | (Worker_TP1 pid=9) ERROR no'
 
     A line that another program has begun, or whose beginning tells an error, is left alone.
     """
@@ -263,9 +270,11 @@ def own(line: str) -> str:
         return line
     before = line[: glued.end()]
     said = of(before)
-    if said.grammar or said.process or log_lines.tells_error(before):
+    if said.grammar or said.speaker or said.rank is not None or log_lines.tells_error(before):
         return line
-    return line[glued.end() :]
+    # What names the node stands before it all.
+    node = before.removesuffix(said.text) if said.node else ""
+    return node + line[glued.end() :]
 
 
 def _begun(

@@ -39,6 +39,7 @@ _STRICT = (
     "rust",
 )
 _NATIVE = tuple(pattern for name, pattern in NATIVE if name in _STRICT)
+_PASTED = re.compile(r"[ \t]+|(?:> ?)+")
 # How a traceback begins and goes on, where no line of an engine is seen.
 _TRACED = re.compile(r"Traceback \(most recent call last\)|  File \"[^\"]+\", line \d")
 
@@ -47,22 +48,28 @@ def of(lines: Sequence[str]) -> re.Pattern[str] | None:
     """Return the form of what stands before the lines of a log, or None if nothing does."""
     told = [line for line in lines[:LINES] if line.strip()]
     known = any(one.match(line) for one in (BEHIND, *SPEAKERS, *_NATIVE) for line in told[:_FEW])
-    if known or len(told) < _FEW:
-        return None
-    for begins in (BEHIND, *_NATIVE, _TRACED):
+    for begins in (BEHIND, *_NATIVE, _TRACED) if not known and len(told) >= _FEW else ():
         for line in told:
             # What names a node is known, and is no part of what all lines share.
             if not any(one.match(line) for one in _NODES) and (
                 found := _before(line, begins, told)
             ):
                 return found
-    return None
+    return _pasted(told) if len(told) > 1 else None
 
 
 def bare(line: str, wrapper: re.Pattern[str] | None) -> str:
     """Return a line without what stands before it."""
     found = wrapper.match(line) if wrapper is not None else None
     return line[found.end() :] if found is not None else line
+
+
+def _pasted(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """Return what stands before all lines of a text that was pasted as code, or as a quotation."""
+    ends = zip(min(lines), max(lines), strict=False)
+    shared = "".join(one for one, _ in itertools.takewhile(lambda two: two[0] == two[1], ends))
+    found = _PASTED.match(shared)
+    return re.compile(re.escape(found[0])) if found is not None else None
 
 
 def _before(line: str, begins: re.Pattern[str], lines: Sequence[str]) -> re.Pattern[str] | None:

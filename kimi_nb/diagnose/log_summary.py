@@ -130,7 +130,10 @@ class Sight:
     def name(self, blocks: Sequence[bytes]) -> None:
         """Look in parts of the log for the names of processes that told an error without one."""
         nameless = filter(event_ranks.nameless, self._events.all[self._named :])
-        processes = (one.remote or one.said.process or f"||{one.said.thread}" for one in nameless)
+        processes = (
+            one.remote or (f"||{one.said.thread}" if one.said.unnamed else one.said.process)
+            for one in nameless
+        )
         for process in dict.fromkeys(processes):
             self._events.ranks.search(process, blocks)
         self._named = len(self._events.all)
@@ -273,7 +276,7 @@ def _may_be_outlived(event: Event) -> bool:
     ended = gravity.native(event.texts) or gravity.dies(event.texts)
     if event.matches or ended or event.said.level == "FATAL":
         return False
-    goes_on = event.outlived and event.said.process
+    goes_on = event.outlived and not event.said.unnamed
     if (event.raised or event.frames) and not (gravity.of_task(event.said) or goes_on):
         return False
     told = event_roles.of(event, "", None)

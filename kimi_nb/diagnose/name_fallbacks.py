@@ -56,7 +56,7 @@ def _take_dead(events: Sequence[Event]) -> None:
     """Give who crashed without a name that of the only worker of which an engine says that it ended."""
     told = {found for event in events if (found := rank_words.ended(event.said.text))}
     for event in events:
-        crashed = gravity.dies(event.said.text) and not (event.said.process or event.remote)
+        crashed = gravity.dies(event.said.text) and event.said.unnamed and not event.remote
         if crashed and event.rank is None and len(told) == 1:
             event.rank = event.label = next(iter(told))
 

@@ -95,7 +95,7 @@ class ProcessRanks:
                 if "own" in told:
                     self._actors.add(told["own"])
                     return
-                if pattern in _TOLD[:3] and not said.process:
+                if pattern in _TOLD[:3] and said.unnamed:
                     if told["world"] != "1":
                         self._lone.add(int(told["rank"]))
                     self._single += pattern is _TOLD[1] and told["world"] == "1"
@@ -133,8 +133,10 @@ class ProcessRanks:
 
 def one_process(said: Said, other: Said) -> bool:
     """Return whether two lines may be of one process: not if each names a number of its own."""
-    numbers = {one.process.rpartition("|")[2] for one in (said, other) if one.process}
-    return len(numbers) < 2
+    numbers = {one.process.rpartition("|")[2] for one in (said, other) if not one.unnamed}
+    # Of a process that names itself, a library may tell another name of its host.
+    apart = len(numbers) < 2 and len({said.node, other.node} - {""}) > 1
+    return len(numbers) < 2 and not (apart and (said.unnamed or other.unnamed))
 
 
 def _named(told: Mapping[str, str]) -> str:

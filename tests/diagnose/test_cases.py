@@ -156,3 +156,44 @@ def test_the_parts_of_cases_are_those_that_are_known():
     known = {one.id for one in components.entries()}
     rows = [row for draw in DRAWS.values() for row in draw.values()]
     assert not {part for row in rows for part in row.get("component", ())} - known
+
+
+def stamped(digits: int):
+    """Times that go on, as CI and containers put them before each line."""
+    return lambda at: f"2026-05-22T10:{at // 60 % 60:02}:{at % 60:02}.{at * 1237:0{digits}d}Z "
+
+
+# What programs and people put before each line of a log.
+BEFORE_LINES = {
+    "compose": lambda at: "vllm-1  | ",
+    "kubectl --prefix": lambda at: "[pod/kimi-decode-0/vllm] ",
+    "journal": lambda at: f"May 22 10:00:{at % 60:02} gpu-node7 vllm[1234]: ",
+    "CI": stamped(7),
+    "docker logs --timestamps": stamped(9),
+    "CRI": lambda at: f"{stamped(9)(at).rstrip()} stderr F ",
+    "code": lambda at: "    ",
+    "quotation": lambda at: "> ",
+    "cat -n": lambda at: f"{at + 1:6d}\t",
+}
+# Left out are those of which the times tell, or that have something before each line already.
+TIMED = ("a-crash-that-watchdogs-of-others-follow", "frames-that-a-notebook-leaves-out")
+WRAPPED = {
+    case: row["log"].splitlines()
+    for case, row in DRAWS["many_ranks"].items()
+    if "log" in row and len(row["log"].splitlines()) > 4 and "NCCL WARN" not in row["log"]
+    if case not in TIMED and not case.startswith("lines-behind-")
+}
+
+
+@pytest.mark.parametrize("how", BEFORE_LINES)
+def test_what_stands_before_each_line_changes_nothing(how, tmp_path):
+    path, other = tmp_path / "serve.log", []
+    for case, lines in WRAPPED.items():
+        found = []
+        for begin in (lambda at: "", BEFORE_LINES[how]):
+            path.write_text("".join(f"{begin(at)}{line}\n" for at, line in enumerate(lines)))
+            first = doctor.examine(path).first
+            found.append(first and (first.line, first.rank, first.component))
+        if found[0] != found[1]:
+            other.append((case, *found))
+    assert len(WRAPPED) > 20 and other == []
