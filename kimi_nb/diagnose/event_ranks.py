@@ -8,13 +8,14 @@ Example::
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kimi_nb.diagnose import event_roles, gravity, name_fallbacks, rank_words
 from kimi_nb.diagnose.event import Event
 from kimi_nb.diagnose.process_ranks import ProcessRanks, one_process
 
 _SHOWN = 20  # last lines of a rank's log that a launcher shows
+_WORDED = 20  # characters of what is no common word
 _NEXT, _NEAR = 5, 60  # events and lines within which a process fails whose library has failed
 _FAR = 400  # lines where only one process is named
 _TELLING = 12  # characters of an exception that are no other one's
@@ -107,11 +108,17 @@ def label(events: Sequence[Event], ranks: ProcessRanks) -> None:
     for event in events:
         if _bare(event) and ranks.single is not None and _of_engine(event):
             event.rank, event.label = ranks.single, str(ranks.single)
+    _take_callers(events, callers)
+    _take_again(events)
+    name_fallbacks.name(events)
+    _take_callers(events, callers)  # who may have a name only now
+
+
+def _take_callers(events: Sequence[Event], callers: Mapping[int, Event | None]) -> None:
+    """Give native events the rank of who called the library, where they have none."""
     for at, caller in callers.items():
         if events[at].rank is None and not events[at].remote:
             _take(events[at], caller)
-    _take_again(events)
-    name_fallbacks.name(events)
 
 
 def _take_again(events: Sequence[Event]) -> None:
@@ -229,7 +236,7 @@ def _caller(event: Event, after: Sequence[Event], near: int = _NEAR) -> Event | 
     """Return the labelled error of the process that called the library which says this, if it is near."""
     if event.said.grammar == "slurm":
         return None
-    later = next((one for one in after if _may_call(one)), None)
+    later = next((one for one in after if _may_call(one) or _repeats(one, event)), None)
     # Who crashed tells of no other one's end.
     if later is not None and gravity.dies(event.said.text) and event_roles.follows(later):
         return None
@@ -266,6 +273,12 @@ def _may_call(event: Event) -> bool:
         return False
     said = event.said
     return bool(event.raised or said.level or said.grammar == "sglang" or _TELLS.search(said.text))
+
+
+def _repeats(event: Event, native: Event) -> bool:
+    """Return whether an exception has the words that its library has printed before."""
+    said = native.said.text.strip()
+    return len(said) >= _WORDED and event.root is not None and said in event.root.text
 
 
 def nameless(event: Event) -> bool:

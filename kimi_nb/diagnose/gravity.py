@@ -99,7 +99,8 @@ def reports_error(said: Said) -> bool:
     errors as warnings.
     """
     if said.grammar == "nccl" and said.level == "WARNING":
-        return bool(_NCCL.search(said.text))
+        # Nobody needs the service that tells of NCCL's own state.
+        return bool(_NCCL.search(said.text)) and not said.source.startswith("ras/")
     if _DEATHS.search(said.text):
         return True
     if _DETAIL.match(said.text):
