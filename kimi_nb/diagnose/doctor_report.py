@@ -12,6 +12,7 @@ from kimi_nb.diagnose import (
 )
 
 _ROWS = 12  # rows of one kind in a table
+_UNKNOWN = 4  # ranks with errors that nobody knows, each with several lines
 
 
 @dataclass(frozen=True)
@@ -140,12 +141,14 @@ class Report(show.Shown):
         ]
         rows += _grouped("also", [f"{one.who}: {one.cause}" for one in self.also])
         rows += _grouped("followed", [f"{one.who}: {one.cause}" for one in self.cascade])
-        for one in self.unknown:
+        for one in self.unknown[:_UNKNOWN]:
             who = one.node + ("" if one.rank is None else f", rank {one.rank}")
             rows += [
                 ("unknown", f"{who}, {one.file}:{one.line}"),
                 *(("", line) for line in one.lines),
             ]
+        if len(self.unknown) > _UNKNOWN:
+            rows.append(("", f"and {len(self.unknown) - _UNKNOWN} more, in --json"))
         rows += _grouped("note", self.notes)
         return show.Table(title, ("what", "is"), tuple(row for row in rows if row[1]))
 

@@ -283,6 +283,22 @@ def test_memory_for_a_rank_that_is_full_of_errors_is_bounded(tmp_path):
     assert (many - few) / 20 < RANK_BYTES, (many - few) / 20
 
 
+def test_errors_of_two_thousand_ranks_fill_no_more_than_a_screen(tmp_path):
+    """All lose the one that ran out of memory, which is named; what each says is in --json."""
+    for rank in range(2000):
+        lost = f"RuntimeError: the flux of rank {rank} is gone"
+        said = (
+            core(rank, "11-21 10:00:00", OOM)
+            if rank == 1234
+            else core(rank, "11-21 10:00:02", lost)
+        )
+        write(tmp_path / f"n{rank // 8:03}" / f"rank_{rank}.log", said)
+    found = doctor.examine(tmp_path)
+    assert (found.first.node, found.first.rank) == ("n154", 1234)
+    assert len(found.unknown) == 1999 and len(str(found).splitlines()) < 40
+    assert "and 1995 more, in --json" in str(found)
+
+
 @pytest.mark.parametrize(
     "before, file", [("", "kimi-decode-0-1.log"), ("[pod/kimi-decode-0-1/engine] ", "pods.log")]
 )
