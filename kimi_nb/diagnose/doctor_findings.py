@@ -36,7 +36,7 @@ def of(
     """Return the report on what each log tells."""
     serves = _Serves([sight for _, sight in seen], placed)
     ranks = [source.rank for source, _ in seen if source.rank is not None]
-    order = log_summary.ordered(sight for _, sight in seen)
+    order = log_summary.ordered((sight for _, sight in seen), deployed=bool(placed.engines))
     guilty = log_summary.first(order, ranks)
     found = _told_once(matching.ordered(one for _, sight in seen for one in sight.matches))
     first = None

@@ -297,14 +297,15 @@ def raises(line: Line) -> bool:
     return bool(log_lines.EXCEPTION.search(line.text))
 
 
-def ordered(seen: Iterable[Sight]) -> list[Candidate]:
+def ordered(seen: Iterable[Sight], deployed: bool = True) -> list[Candidate]:
     """Return what went wrong in all logs, the first failure first.
 
-    What only followed from an order to stop counts from now on as harmless.
+    What only followed from an order to stop counts from now on as harmless; ``deployed`` as in
+    `stopping.forgiven`.
     """
     seen = list(seen)
     order = _ordered(seen)
-    stopped = stopping.forgiven(order, seen)
+    stopped = stopping.forgiven(order, seen, deployed)
     for one in stopped:
         one.event.harmless = "stopped"
     return _ordered(seen) if stopped else order

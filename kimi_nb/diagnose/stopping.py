@@ -42,12 +42,15 @@ class Seen(Protocol):
         """The events that only followed from an order to stop."""
 
 
-def forgiven(order: Sequence[Candidate], seen: Sequence[Seen]) -> list[Candidate]:
+def forgiven(
+    order: Sequence[Candidate], seen: Sequence[Seen], deployed: bool = True
+) -> list[Candidate]:
     """Return the events of ``order`` that followed from an order to stop, in the logs ``seen``.
 
-    `scancel` is one where an engine has served: whose job failed has errors before it.
+    `scancel` is one where an engine has served: whose job failed has errors before it. Of a
+    deployment (``deployed``) it is none: that is to serve until `kimi-nb down` ends it.
     """
-    served = any(one.serves for one in seen)
+    served = not deployed and any(one.serves for one in seen)
     by_hand = [one for one in order if served and _is_cancelled(one)]
     jobs = _asked(seen) | {_job(one) for one in by_hand}
     files = {one.line.file for one in by_hand}

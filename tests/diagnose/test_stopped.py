@@ -11,6 +11,7 @@ import pytest
 from testbed.rank_logs import ended, examined
 
 from kimi_nb.diagnose import doctor
+from kimi_nb.plan import build
 
 SERVES = (
     "(APIServer pid=7) INFO 11-22 05:40:00 [api_server.py:602] Starting vLLM server",
@@ -170,3 +171,11 @@ def test_who_cancels_a_job_that_failed_does_not_hide_why(tmp_path):
 def test_a_job_whose_engine_served_on_another_node_is_cancelled_by_hand(tmp_path):
     found = examined(tmp_path, n1_0=SERVES, n2=(CANCELLED, *TASKS))
     assert found.ok and len(found.notes) == 1, found
+
+
+def test_a_deployment_whose_job_somebody_else_cancels_has_failed(tmp_path):
+    path = tmp_path / "a3-0" / "vllm_kimi.14.err"
+    path.parent.mkdir()
+    path.write_text("".join(f"{line}\n" for line in (*SERVES, STEP, *TASKS, CANCELLED)))
+    found = doctor.examine(tmp_path, build.plan("k2.5", "a3", layout="pd"))
+    assert found.first.signature == "job-cancelled" and not found.ok
