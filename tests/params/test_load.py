@@ -484,9 +484,11 @@ def test_paths_of_a_site_may_begin_with_the_project(here):
     told = refused(load.site, write(here / "mine.yaml", site(paths=given)))
     assert "paths.models: found '/x/{root}'" in told and "'{rooty}/x'" in told
     assert told.startswith(f"{here}/mine.yaml: 2 faults")
-    good = write(here / "mine.yaml", site(paths={"cache": "{root}", "work": "{root}/../w"}))
+    good = write(
+        here / "mine.yaml", site(paths={"cache": "{root}", "work": "{root}/../of-the-engines"})
+    )
     found = load.site(good).paths
-    assert (found.cache, found.work) == (root, f"{root}/../w")
+    assert (found.cache, found.work) == (root, f"{root}/../of-the-engines")
     for paths_, told in (
         (3, "paths: found 3"),
         ({"cache": 3, "work": "/w"}, "paths.cache: found 3"),
