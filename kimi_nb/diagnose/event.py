@@ -30,6 +30,7 @@ _NPU_TELLS = re.compile(r"\bE[A-Z](?!9999)\d{4}\b")
 _NPU_ABOVE = re.compile(r"The [Ii]nner error is reported as above")
 # Why an actor of Ray died, which stands below its names.
 _WHY_DEAD = re.compile(r"\s*The actor is dead because (?:its worker process|its node|the )")
+# What Python says of a package that is not there, with its name.
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 # An error of the system that names nothing.
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([A-Z][\w ]+)")

@@ -43,10 +43,17 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
         one = kept[at]
         return (one.rank is None, one.rank if one.rank is not None else 0)
 
-    def told_by(at: int) -> list[Candidate]:
+    seconds = [_seconds(time) for time in when]
+    causes = [
+        (one, time)
+        for one, time in zip(kept, seconds, strict=True)
+        if one.role is Role.ROOT and not one.death
+    ]
+
+    def explained(at: int) -> bool:
         # What others say long after a process died is no reason for it.
-        late = _seconds(when[at]) + _SOON
-        return [one for one, time in zip(kept, when, strict=True) if _seconds(time) <= late]
+        late = seconds[at] + _SOON
+        return any(time <= late and _explains(one, kept[at]) for one, time in causes)
 
     def weight(at: int) -> tuple[object, ...]:
         one = kept[at]
@@ -61,7 +68,7 @@ def ordered(found: Sequence[Candidate]) -> list[Candidate]:
             ),
             # A death explains what happened where nothing else does; it is no rival to a cause that
             # its own log tells, unless its time says that it came before.
-            one.death and firm and (untimed or _explained(one, told_by(at))),
+            one.death and firm and (untimed or explained(at)),
             again[at] and _key(one) in told,
             begun[event_times.process(one)],
             when[at],
@@ -121,13 +128,7 @@ def quoted(one: Candidate) -> bool:
     return bool(words("quoted").search(one.line.text))
 
 
-def _explained(death: Candidate, among: Sequence[Candidate]) -> bool:
-    """Return whether the log of the process that died says itself why."""
+def _explains(one: Candidate, death: Candidate) -> bool:
+    """Return whether a cause is of the log of the process that died, so that it says itself why."""
     rank = event_echoes.ended(death)
-    return any(
-        one.role is Role.ROOT
-        and not one.death
-        and one.node == death.node
-        and (rank is None or one.rank == rank)
-        for one in among
-    )
+    return one.node == death.node and (rank is None or one.rank == rank)
